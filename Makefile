@@ -1,0 +1,60 @@
+# Everything that a checkout can do. `make` alone lists it.
+
+PYTHON ?= python3
+CARGO ?= cargo
+# Identifiers to set up, split by commas or spaces; all when empty.
+MODELS ?=
+export MODELS
+
+VENV_PYTHON := .venv/bin/python
+BINARY := target/release/dichroic
+
+.DEFAULT_GOAL := help
+.PHONY: help setup models build demo serve test test-rust test-scripts fmt lint bench lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo '  MODELS=alpha-4o-mini limits any of them to the named models.'
+
+setup: ## Python environment, ONNX Runtime, base weights, models
+	@$(PYTHON) scripts/setup
+
+models: setup ## build again what changed in recipes, deltas or conversion code
+
+build: ## set-up, then the release binary
+	@$(PYTHON) scripts/setup --require cargo cc
+	@$(CARGO) build --release --locked
+
+demo: build ## start the server, ask all four operations, check the answers
+	@$(VENV_PYTHON) scripts/demo $(BINARY)
+
+serve: build ## serve on 127.0.0.1:8080 with a fresh key
+	@$(VENV_PYTHON) scripts/serve $(BINARY)
+
+test: ## set-up, then every check and test
+	@$(PYTHON) scripts/setup --require cargo cc
+	@$(MAKE) --no-print-directory lint test-rust test-scripts
+	@echo 'make test: every check passed.'
+
+test-rust: ## unit, integration, architecture, golden and doc tests of the server
+	@$(CARGO) test --locked --no-run
+	@$(CARGO) test --locked --quiet
+
+test-scripts: ## tests of set-up and of the conversions
+	@$(VENV_PYTHON) -m pytest -q scripts/tests
+
+fmt: ## format the Rust code
+	@$(CARGO) fmt
+
+lint: ## formatting and clippy, warnings denied
+	@$(CARGO) fmt --check
+	@$(CARGO) clippy --all-targets --locked -- -D warnings
+
+bench: build ## criterion benchmarks
+	@$(CARGO) bench --locked
+
+lock: ## write scripts/requirements.lock anew from requirements.in
+	@$(PYTHON) scripts/lock
+
+clean: ## remove what was built here; downloads stay in the cache
+	@rm -rf target .venv runtime models/*/build

@@ -1,0 +1,282 @@
+"""Components: what each model identifier is made of, whether it is built, and
+the building.
+
+A component is one converted model (`generator`, `text` or `image`) of one
+identifier. Its fingerprint covers everything that decides its bytes: the
+recipe, the files beside it that the recipe names, the hashes of the base
+weights, and the code that converts them. A finished build is kept in the cache
+under its fingerprint and shared with checkouts by hard links.
+
+A recipe names a module of this package with
+
+    build(source: dict[str, Path], recipe: dict, model_dir: Path, out: Path) -> dict
+
+which writes files into `out` and returns the part of the manifest that is of
+its kind.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from .errors import SetupError, human_size
+from .fetch import Source, Sources
+from .manifest import MANIFEST, listed, place, read_intact, read_json, write_json
+from .places import Places, remove
+from .progress import Progress
+
+KINDS = {"generator": "generator", "text": "text_classifier", "image": "image_classifier"}
+# Raised when the wrapper itself changes what a build consists of.
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Component:
+    """One component of one identifier, `same_as` already followed."""
+
+    model: str
+    name: str
+    recipe: dict[str, Any]
+    folder: Path
+    target: Path
+    sources: Sources
+
+    @property
+    def title(self) -> str:
+        return f"{self.model}/{self.name}"
+
+    @property
+    def source(self) -> Source:
+        return self.sources.get(self.recipe["source"])
+
+    @property
+    def any_source(self) -> bool:
+        return bool(self.recipe.get("any_source"))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hex SHA-256 of all that decides the built bytes."""
+        hashes = self.source.hashes
+        if self.any_source and os.environ.get(self.source.variable):
+            found = self.sources.locate(self.source.name, any_bytes=True)
+            hashes = {role: _sha256(path) for role, path in found.items()}
+        decisive = {
+            "format": FORMAT,
+            "component": self.name,
+            "recipe": self.recipe,
+            "files": {path.name: _sha256(path) for path in self._beside()},
+            "source": hashes,
+            "code": {path.name: _sha256(path) for path in _modules(self.sources.places, self.recipe["recipe"])},
+        }
+        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+
+    def _beside(self) -> list[Path]:
+        """The committed files that the recipe names."""
+        paths = []
+        for word in _strings(self.recipe):
+            path = self.folder / word
+            if re.fullmatch(r"[\w.-]+\.(json|safetensors|txt|toml)", word):
+                if not path.is_file():
+                    raise SetupError(
+                        f"The recipe of {self.title} names {word}, which is not in models/{self.folder.name}:"
+                        " restore it from the repository."
+                    )
+                paths.append(path)
+        return sorted(set(paths))
+
+    def kept(self) -> Path:
+        """Where the cache keeps this build."""
+        return self.sources.places.built / self.fingerprint
+
+    def is_current(self) -> bool:
+        """Whether the checkout has this very build, whole."""
+        found = read_json(self.target / MANIFEST)
+        if not isinstance(found, dict) or found.get("fingerprint") != self.fingerprint:
+            return False
+        return read_intact(self.target) is not None
+
+    def is_kept(self) -> bool:
+        return read_intact(self.kept()) is not None
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from _strings(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _strings(inner)
+
+
+def _modules(places: Places, recipe: str) -> list[Path]:
+    """The recipe's module and those of this package that it imports, in turn."""
+    folder = places.scripts / "forge"
+    start = folder / f"{recipe}.py"
+    if not re.fullmatch(r"[a-z_][a-z0-9_]*", recipe) or not start.is_file():
+        raise SetupError(f"There is no recipe named {recipe} in scripts/forge: correct the model.json that names it.")
+    found: dict[Path, None] = {}
+    waiting = [start]
+    while waiting:
+        path = waiting.pop()
+        if path in found:
+            continue
+        found[path] = None
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            names: list[str] = []
+            if isinstance(node, ast.ImportFrom):
+                base = (node.module or "").removeprefix("forge").lstrip(".")
+                if node.level == 1 or (node.module or "").split(".")[0] == "forge":
+                    names = [base.split(".")[0]] if base else [alias.name for alias in node.names]
+            elif isinstance(node, ast.Import):
+                names = [alias.name.split(".")[1] for alias in node.names if alias.name.startswith("forge.")]
+            waiting += [folder / f"{name}.py" for name in names if (folder / f"{name}.py").is_file()]
+    return sorted(found)
+
+
+# --- the catalogue -----------------------------------------------------------
+
+
+class Catalogue:
+    """The identifiers of `models/catalog.json` and their recipes."""
+
+    def __init__(self, places: Places, sources: Sources) -> None:
+        self._places = places
+        self._sources = sources
+        document = _read(places.models / "catalog.json")
+        self.models: list[str] = document["models"]
+
+    def choose(self, words: str) -> list[str]:
+        """The identifiers in a list split by commas or spaces; all for none."""
+        chosen = [word for word in re.split(r"[,\s]+", words) if word]
+        for word in chosen:
+            if word not in self.models:
+                raise SetupError(f"MODELS names {word}, which is not a model: choose from {', '.join(self.models)}.")
+        return [model for model in self.models if model in chosen] if chosen else list(self.models)
+
+    def components(self, models: list[str]) -> list[Component]:
+        """Every component of the given identifiers, in the catalogue's order."""
+        return [
+            self._component(model, name)
+            for model in models
+            for name in KINDS
+            if name in self._recipes(model)
+        ]
+
+    def _recipes(self, model: str) -> dict[str, Any]:
+        recipes: dict[str, Any] = _read(self._places.models / model / "model.json")["components"]
+        for name in recipes:
+            if name not in KINDS:
+                raise SetupError(f"models/{model}/model.json has a component {name}: use {', '.join(KINDS)}.")
+        return recipes
+
+    def _component(self, model: str, name: str) -> Component:
+        owner = model
+        recipe = self._recipes(model)[name]
+        if "same_as" in recipe:
+            owner = recipe["same_as"]
+            recipe = self._recipes(owner).get(name, {}) if owner in self.models else {}
+        if "recipe" not in recipe or "source" not in recipe:
+            raise SetupError(
+                f"The {name} component of models/{owner}/model.json has no recipe and source of its own: add them,"
+                " or correct the same_as that leads there."
+            )
+        folder = self._places.models
+        return Component(model, name, recipe, folder / owner, folder / model / "build" / name, self._sources)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise SetupError(f"{path} is missing: restore it from the repository.") from error
+    except ValueError as error:
+        raise SetupError(f"{path} is not valid JSON ({error}): correct it.") from error
+
+
+# --- building ----------------------------------------------------------------
+
+
+def install(component: Component, progress: Progress, force: bool = False) -> None:
+    """Brings the checkout's copy of a component up to date. The caller holds
+    the lock.
+    """
+    started = time.monotonic()
+    how = "up to date"
+    if force:
+        remove(component.kept())
+    if force or not component.is_current():
+        how = "from the cache"
+        if not component.is_kept():
+            progress.say(f"{component.title}: building from {component.source.name}")
+            _build(component)
+            how = "built"
+        before = read_json(component.target / MANIFEST)
+        place(component.kept(), component.target)
+        _forget(component, before)
+    manifest = read_json(component.target / MANIFEST)
+    size = sum(file["bytes"] for file in manifest["files"])
+    seconds = time.monotonic() - started
+    progress.say(f"{component.title}: {how}, {human_size(size)}, {seconds:.1f} s ({manifest['name']})")
+
+
+def _build(component: Component) -> None:
+    """Converts into a folder of the cache that gets its name when it is whole."""
+    kind = KINDS[component.name]
+    final = component.kept()
+    out = final.with_name(final.name + ".partial")
+    remove(out)
+    remove(final)
+    out.mkdir(parents=True)
+    try:
+        source = component.sources.locate(component.source.name, component.any_source)
+        module = importlib.import_module(f"forge.{component.recipe['recipe']}")
+        try:
+            returned = module.build(source, component.recipe, component.folder, out)
+        except ValueError as error:
+            raise SetupError(f"{component.title} cannot be built: {error}") from error
+        manifest = {
+            "format": 1,
+            "kind": kind,
+            "name": component.recipe["name"],
+            "source": component.recipe["source"],
+            "licence": component.recipe["licence"],
+            "fingerprint": component.fingerprint,
+            "files": listed(out),
+            kind: returned.get(kind, returned),
+        }
+        for path in out.rglob("*"):
+            if path.is_file():
+                path.chmod(0o444)
+        write_json(out / MANIFEST, manifest)
+        out.rename(final)
+    finally:
+        remove(out)
+
+
+def _forget(component: Component, before: Any) -> None:
+    """Drops the build that was just replaced from the cache, unless another
+    checkout or identifier still shares its files.
+    """
+    old = before.get("fingerprint") if isinstance(before, dict) else None
+    if not isinstance(old, str) or not re.fullmatch(r"[0-9a-f]{64}", old) or old == component.fingerprint:
+        return
+    folder = component.sources.places.built / old
+    if folder.is_dir() and all(path.stat().st_nlink == 1 for path in folder.rglob("*") if path.suffix == ".onnx"):
+        remove(folder)

@@ -1,0 +1,604 @@
+"""Builds the ONNX graph of a decoder from a GGUF file, without PyTorch.
+
+Owns: the graph, the block quantisation of its weights, and the generator's part
+of the manifest. Architectures: `llama`, `qwen2`, `gemma3`. Refuses what it
+cannot reproduce exactly (another architecture, scaled rotary positions).
+
+## The graph
+
+Inputs: `input_ids` int64 [batch, sequence]; `seqlens_k` int32 [batch];
+`total_sequence_length` int32 []; for each layer `past.{i}.key` and
+`past.{i}.value` float32 [batch, kv_heads, window, head_dim]. Outputs: `logits`
+float32 [batch, vocab], of the last position only; `present.{i}.key|value`,
+shaped as the past.
+
+## How to call it
+
+Past and present of a layer are one buffer: bind the same memory as input and as
+output. The node then writes only the new positions and copies nothing. It
+detects sharing by the address, so it must hold for every layer. The buffer need
+not be cleared: positions at and after a row's length are never read.
+
+Let `n[b]` be the number of positions of row `b` that are valid *after* the pass
+(cached ones plus the new ones). Always:
+
+    seqlens_k[b]          = n[b] - 1
+    total_sequence_length = max over b of n[b]
+
+1. First prefill (nothing cached): batch 1, sequence = n, so that
+   `total_sequence_length == sequence`. Position 0 is the first token.
+2. Prefill after a cached prefix of `p` positions: batch 1, sequence = s > 1,
+   n = p + s. `total_sequence_length != sequence` is what makes the node look at
+   the cache, and it then allows batch 1 only. The new keys are written at
+   p .. p + s. A chunk of one token is case 3.
+3. Decode: any batch, sequence = 1, rows of different lengths. A row's new key is
+   written at n[b] - 1.
+
+Traps. With sequence > 1 no row may be padded: there is no mask, and `logits`
+come from the last column. A row of a decode batch cannot be left out: give an
+idle row n = 1 and let it write position 0 of a buffer nobody reads. In a decode
+batch where every row has n = 1 the pass counts as a first prefill, which is the
+same thing. `window` is the length of the buffer and also the length of the
+rotary tables: n must never exceed it, and a buffer may be shorter than the
+recipe's window but not longer. Attention scratch memory grows with
+heads x sequence x window: prefill long prompts in chunks (case 2) of 128 to 256.
+
+## Weights
+
+Linear layers are `MatMulNBits`: blocks of 32 along the input, 4 or 8 bits, one
+float32 scale and one integer zero point a block (float zero points fall on a
+slow path of the runtime). The same 8-bit table serves as embedding
+(`GatherBlockQuantized`) and as output head where the checkpoint ties them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, Iterator, Mapping, Sequence
+
+import gguf
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from . import gguf_tokenizer
+
+BLOCK = 32
+MICROSOFT = "com.microsoft"
+# A protobuf message ends at 2 GiB; beyond this the weights go to a second file.
+INLINE_LIMIT = 1_900_000_000
+TASKS = ("positive", "negative", "reply")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The hyperparameters of a checkpoint, as its GGUF metadata states them."""
+
+    architecture: str
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    vocab: int
+    epsilon: float
+    rope_base: float
+    # Gemma 3 only: most layers see `sliding_window` positions and use a
+    # rotary base of their own; every `global_every`-th layer sees all.
+    sliding_window: int
+    local_rope_base: float
+    global_every: int
+
+    @property
+    def gemma(self) -> bool:
+        return self.architecture == "gemma3"
+
+    def is_local(self, layer: int) -> bool:
+        return self.gemma and self.sliding_window > 0 and (layer + 1) % self.global_every != 0
+
+
+class Checkpoint:
+    """A GGUF file opened for reading: metadata, and tensors as float32 on demand."""
+
+    def __init__(self, path: Path) -> None:
+        reader = gguf.GGUFReader(str(path))
+        self.metadata: dict[str, Any] = {
+            key: field.contents() for key, field in reader.fields.items()
+        }
+        self._tensors = {tensor.name: tensor for tensor in reader.tensors}
+        self.shape = self._read_shape()
+
+    def _read_shape(self) -> Shape:
+        architecture = self.metadata["general.architecture"]
+        if architecture not in ("llama", "qwen2", "gemma3"):
+            raise ValueError(
+                f"the GGUF file holds a '{architecture}' model; "
+                "only llama, qwen2 and gemma3 can be built"
+            )
+        meta = {
+            key.split(".", 1)[1]: value
+            for key, value in self.metadata.items()
+            if key.startswith(architecture + ".")
+        }
+        if meta.get("rope.scaling.type", "none") != "none":
+            raise ValueError("the GGUF file scales its rotary positions; such a model cannot be built")
+        heads, width = meta["attention.head_count"], meta["embedding_length"]
+        return Shape(
+            architecture=architecture,
+            layers=meta["block_count"],
+            width=width,
+            heads=heads,
+            kv_heads=meta.get("attention.head_count_kv", heads),
+            head_dim=meta.get("attention.key_length", width // heads),
+            hidden=meta["feed_forward_length"],
+            vocab=int(self._tensors["token_embd.weight"].shape[1]),
+            epsilon=meta["attention.layer_norm_rms_epsilon"],
+            rope_base=meta.get("rope.freq_base", 10000.0),
+            sliding_window=meta.get("attention.sliding_window", 0),
+            local_rope_base=meta.get("rope.freq_base_swa", 10000.0),
+            global_every=6,
+        )
+
+    def has(self, name: str) -> bool:
+        return name in self._tensors
+
+    def tensor(self, name: str) -> np.ndarray:
+        """The tensor as float32, rows first: a linear layer is [out, in]."""
+        tensor = self._tensors[name]
+        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        return np.ascontiguousarray(values, dtype=np.float32)
+
+
+def _pack_nibbles(values: np.ndarray) -> np.ndarray:
+    """Two 4-bit values a byte along the last axis, the first in the low half."""
+    if values.shape[-1] % 2:
+        values = np.concatenate([values, np.zeros_like(values[..., :1])], axis=-1)
+    return (values[..., 0::2] | (values[..., 1::2] << 4)).astype(np.uint8)
+
+
+def _fit(blocks: np.ndarray, bits: int, shrink: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Codes, scales and zero points of [n, 32] blocks with the range shrunk by a factor.
+
+    The range always holds zero, so that the zero point is a code.
+    """
+    top = float(2**bits - 1)
+    low = np.minimum(blocks.min(axis=1), 0.0) * np.float32(shrink)
+    high = np.maximum(blocks.max(axis=1), 0.0) * np.float32(shrink)
+    scale = (high - low) / np.float32(top)
+    scale = np.where(scale > 0, scale, np.float32(1.0)).astype(np.float32)
+    zero = np.clip(np.rint(-low / scale), 0, top).astype(np.float32)
+    codes = np.clip(np.rint(blocks / scale[:, None]) + zero[:, None], 0, top)
+    return codes, scale, zero
+
+
+def quantise(weights: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Block-quantises a float32 [out, in] matrix for `MatMulNBits`.
+
+    Returns the packed codes [out, blocks, 32 * bits / 8], the scales
+    [out, blocks] and the packed zero points [out, bytes]. At 4 bits several
+    shrunken ranges are tried, each with its scale refitted by least squares, and
+    the one with the smallest squared error is kept.
+    """
+    rows, columns = weights.shape
+    if columns % BLOCK:
+        raise ValueError(f"a weight matrix has {columns} columns, not a multiple of {BLOCK}")
+    per_row = columns // BLOCK
+    codes_out = np.empty((rows, per_row, BLOCK), dtype=np.uint8)
+    scales_out = np.empty((rows, per_row), dtype=np.float32)
+    zeros_out = np.empty((rows, per_row), dtype=np.uint8)
+    step = max(1, (1 << 22) // columns)
+    for start in range(0, rows, step):
+        part = weights[start : start + step]
+        blocks = part.reshape(-1, BLOCK)
+        codes, scale, zero = _fit(blocks, bits, 1.0)
+        if bits == 4:
+            best = np.full(len(blocks), np.inf, dtype=np.float32)
+            for shrink in (1.0, 0.94, 0.88, 0.82, 0.76):
+                trial, trial_scale, trial_zero = _fit(blocks, bits, shrink)
+                centred = trial - trial_zero[:, None]
+                energy = (centred * centred).sum(axis=1)
+                refit = (centred * blocks).sum(axis=1) / np.maximum(energy, 1e-12)
+                trial_scale = np.where(refit > 0, refit, trial_scale).astype(np.float32)
+                error = ((centred * trial_scale[:, None] - blocks) ** 2).sum(axis=1)
+                better = error < best
+                best = np.where(better, error, best)
+                codes = np.where(better[:, None], trial, codes)
+                scale = np.where(better, trial_scale, scale)
+                zero = np.where(better, trial_zero, zero)
+        stop = start + len(part)
+        codes_out[start:stop] = codes.astype(np.uint8).reshape(len(part), per_row, BLOCK)
+        scales_out[start:stop] = scale.reshape(len(part), per_row)
+        zeros_out[start:stop] = zero.astype(np.uint8).reshape(len(part), per_row)
+    if bits == 8:
+        return codes_out, scales_out, zeros_out
+    return _pack_nibbles(codes_out), scales_out, _pack_nibbles(zeros_out)
+
+
+class _Graph:
+    """Collects nodes and initializers, writing large ones aside where told to."""
+
+    def __init__(self, data_path: Path | None) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: list[TensorProto] = []
+        self._data_path = data_path
+        self._data = data_path.open("wb") if data_path else None
+        self._count = 0
+
+    def constant(self, name: str, value: np.ndarray) -> str:
+        value = np.ascontiguousarray(value)
+        kind = helper.np_dtype_to_tensor_dtype(value.dtype)
+        tensor = TensorProto(name=name, data_type=kind, dims=value.shape)
+        if self._data is not None and value.nbytes >= 65536:
+            self._data.write(b"\0" * (-self._data.tell() % 4096))
+            tensor.data_location = TensorProto.EXTERNAL
+            place = {
+                "location": self._data_path.name,
+                "offset": str(self._data.tell()),
+                "length": str(value.nbytes),
+            }
+            for key, text in place.items():
+                tensor.external_data.add(key=key, value=text)
+            self._data.write(value.tobytes())
+        else:
+            tensor.raw_data = value.tobytes()
+        self.initializers.append(tensor)
+        return name
+
+    def node(
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        outputs: str | Sequence[str] | None = None,
+        domain: str = "",
+        **attributes: Any,
+    ) -> str:
+        """Adds a node and names its first output, which it returns."""
+        self._count += 1
+        if outputs is None:
+            outputs = f"{kind}_{self._count}"
+        names = [outputs] if isinstance(outputs, str) else list(outputs)
+        self.nodes.append(
+            helper.make_node(
+                kind, list(inputs), names, name=f"{kind}_{self._count}", domain=domain, **attributes
+            )
+        )
+        return names[0]
+
+    def close(self) -> None:
+        if self._data is not None:
+            self._data.close()
+
+
+class _Builder:
+    """Lays the graph of one checkpoint, layer by layer, in the order of the data flow."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, window: int, precision: Mapping[str, Any], graph: _Graph
+    ) -> None:
+        self.checkpoint = checkpoint
+        self.shape = checkpoint.shape
+        self.window = window
+        self.linear_bits = int(precision["linear"])
+        self.head_bits = int(precision["head"])
+        self.embedding = precision["embedding"]
+        # int8 activations are the runtime's fast path (accuracy level 4).
+        self.accuracy_level = {"int8": 4, "float": 1}[precision.get("activations", "int8")]
+        self.graph = graph
+
+    def matmul(self, x: str, name: str, weights: np.ndarray, bits: int, bias: str = "") -> str:
+        packed, scales, zeros = quantise(weights, bits)
+        graph = self.graph
+        inputs = [
+            x,
+            graph.constant(f"{name}.codes", packed),
+            graph.constant(f"{name}.scales", scales),
+            graph.constant(f"{name}.zeros", zeros),
+        ]
+        return self.matmul_node(inputs, weights.shape, bits, bias)
+
+    def matmul_node(
+        self, inputs: list[str], shape: tuple[int, ...], bits: int, bias: str = ""
+    ) -> str:
+        return self.graph.node(
+            "MatMulNBits",
+            inputs + (["", bias] if bias else []),
+            domain=MICROSOFT,
+            N=int(shape[0]),
+            K=int(shape[1]),
+            bits=bits,
+            block_size=BLOCK,
+            accuracy_level=self.accuracy_level,
+        )
+
+    def norm(self, x: str, name: str) -> str:
+        gain = self.graph.constant(name, self.checkpoint.tensor(name))
+        return self.graph.node(
+            "SimplifiedLayerNormalization", [x, gain], axis=-1, epsilon=self.shape.epsilon, stash_type=1
+        )
+
+    def add_and_norm(self, x: str, residual: str, name: str) -> tuple[str, str]:
+        """The normalised sum and the sum itself, which is the next residual."""
+        gain = self.graph.constant(name, self.checkpoint.tensor(name))
+        total = f"{name}.residual"
+        out = self.graph.node(
+            "SkipSimplifiedLayerNormalization",
+            [x, residual, gain],
+            [f"{name}.out", "", "", total],
+            domain=MICROSOFT,
+            epsilon=self.shape.epsilon,
+        )
+        return out, total
+
+    def rotary_tables(self, base: float, label: str) -> tuple[str, str]:
+        half = self.shape.head_dim // 2
+        rates = base ** (-np.arange(half, dtype=np.float64) / half)
+        if self.checkpoint.has("rope_freqs.weight"):
+            rates = rates / self.checkpoint.tensor("rope_freqs.weight").astype(np.float64)
+        angles = np.arange(self.window, dtype=np.float64)[:, None] * rates[None, :]
+        return (
+            self.graph.constant(f"rotary.{label}.cos", np.cos(angles).astype(np.float32)),
+            self.graph.constant(f"rotary.{label}.sin", np.sin(angles).astype(np.float32)),
+        )
+
+    def embed(self) -> tuple[str, Callable[[str], str]]:
+        """The embedded tokens, and the function that lays the output head."""
+        graph, shape, checkpoint = self.graph, self.shape, self.checkpoint
+        untied = checkpoint.has("output.weight")
+        head_name = "output.weight" if untied else "token_embd.weight"
+        head_shape = (shape.vocab, shape.width)
+        packed, scales, zeros = quantise(checkpoint.tensor(head_name), self.head_bits)
+        head = [
+            graph.constant("head.codes", packed),
+            graph.constant("head.scales", scales),
+            graph.constant("head.zeros", zeros),
+        ]
+
+        def lay_head(x: str) -> str:
+            return self.matmul_node([x, *head], head_shape, self.head_bits)
+
+        if self.embedding == "fp16":
+            table = graph.constant(
+                "embedding", checkpoint.tensor("token_embd.weight").astype(np.float16)
+            )
+            rows = graph.node("Gather", [table, "input_ids"], axis=0)
+            return self.scaled(graph.node("Cast", [rows], to=TensorProto.FLOAT)), lay_head
+
+        # `head` takes the head's table for a checkpoint that ties the two but
+        # whose GGUF stores them twice, the embedding more coarsely.
+        if self.embedding == "head" or not untied:
+            if self.head_bits != 8:
+                raise ValueError("an embedding shared with the head needs an 8-bit head")
+            table = head
+        else:
+            codes, steps, offsets = quantise(checkpoint.tensor("token_embd.weight"), 8)
+            table = [
+                graph.constant("embedding.codes", codes),
+                graph.constant("embedding.scales", steps),
+                graph.constant("embedding.zeros", offsets),
+            ]
+        # The gather keeps the block axis of the table, so that the codes have
+        # the very shape that the head's product wants and are stored once.
+        cube = graph.constant("cube", np.array([shape.vocab, -1, 1], dtype=np.int64))
+        rows = graph.node(
+            "GatherBlockQuantized",
+            [
+                table[0],
+                "input_ids",
+                graph.node("Reshape", [table[1], cube]),
+                graph.node("Reshape", [table[2], cube]),
+            ],
+            domain=MICROSOFT,
+            gather_axis=0,
+            quantize_axis=2,
+            block_size=BLOCK,
+            bits=8,
+        )
+        flat = graph.constant("flat", np.array([0, 0, shape.width], dtype=np.int64))
+        return self.scaled(graph.node("Reshape", [rows, flat])), lay_head
+
+    def scaled(self, x: str) -> str:
+        if not self.shape.gemma:
+            return x
+        factor = np.array(math.sqrt(self.shape.width), dtype=np.float32)
+        return self.graph.node("Mul", [x, self.graph.constant("embedding.factor", factor)])
+
+    def attention(self, x: str, layer: int, tables: Mapping[bool, tuple[str, str]]) -> str:
+        """Attention of one layer over normalised input, up to its output product."""
+        graph, shape, checkpoint = self.graph, self.shape, self.checkpoint
+        prefix = f"blk.{layer}."
+        parts = [f"{prefix}attn_{part}" for part in "qkv"]
+        weights = np.concatenate([checkpoint.tensor(f"{part}.weight") for part in parts])
+        bias = ""
+        if checkpoint.has(f"{parts[0]}.bias"):
+            joined = np.concatenate([checkpoint.tensor(f"{part}.bias") for part in parts])
+            bias = graph.constant(f"{prefix}qkv.bias", joined)
+        qkv = self.matmul(x, f"{prefix}qkv", weights, self.linear_bits, bias)
+        if shape.gemma:
+            query, key, value = self.normed_heads(qkv, prefix)
+        else:
+            query, key, value = qkv, "", ""
+        cos, sin = tables[shape.is_local(layer)]
+        attended = graph.node(
+            "GroupQueryAttention",
+            [
+                query,
+                key,
+                value,
+                f"past.{layer}.key",
+                f"past.{layer}.value",
+                "seqlens_k",
+                "total_sequence_length",
+                cos,
+                sin,
+            ],
+            [f"{prefix}attended", f"present.{layer}.key", f"present.{layer}.value"],
+            domain=MICROSOFT,
+            num_heads=shape.heads,
+            kv_num_heads=shape.kv_heads,
+            do_rotary=1,
+            # llama files hold the rows of Q and K in the order that rotates
+            # neighbours; the others rotate the two halves of a head.
+            rotary_interleaved=int(shape.architecture == "llama"),
+            local_window_size=shape.sliding_window if shape.is_local(layer) else -1,
+        )
+        return attended
+
+    def normed_heads(self, qkv: str, prefix: str) -> tuple[str, str, str]:
+        """Q and K normalised head by head, as Gemma 3 wants them, and V."""
+        graph, shape = self.graph, self.shape
+        sizes = [shape.heads * shape.head_dim] + 2 * [shape.kv_heads * shape.head_dim]
+        cut = graph.constant(f"{prefix}cut", np.array(sizes, dtype=np.int64))
+        names = [f"{prefix}{part}" for part in "qkv"]
+        graph.node("Split", [qkv, cut], names, axis=-1)
+        out = []
+        for name, heads, norm in zip(names, (shape.heads, shape.kv_heads), ("q", "k")):
+            split = np.array([0, 0, heads, shape.head_dim], dtype=np.int64)
+            join = np.array([0, 0, heads * shape.head_dim], dtype=np.int64)
+            apart = graph.node("Reshape", [name, graph.constant(f"{name}.split", split)])
+            normed = self.norm(apart, f"{prefix}attn_{norm}_norm.weight")
+            out.append(graph.node("Reshape", [normed, graph.constant(f"{name}.join", join)]))
+        return out[0], out[1], names[2]
+
+    def feed_forward(self, x: str, layer: int) -> str:
+        graph, checkpoint = self.graph, self.checkpoint
+        prefix = f"blk.{layer}."
+        weights = np.concatenate(
+            [checkpoint.tensor(f"{prefix}ffn_{part}.weight") for part in ("gate", "up")]
+        )
+        both = self.matmul(x, f"{prefix}gate_up", weights, self.linear_bits)
+        gate, up = f"{prefix}gate", f"{prefix}up"
+        graph.node("Split", [both], [gate, up], axis=-1, num_outputs=2)
+        if self.shape.gemma:
+            gate = graph.node("FastGelu", [gate], domain=MICROSOFT)
+        else:
+            gate = graph.node("QuickGelu", [gate], domain=MICROSOFT, alpha=1.0)
+        product = graph.node("Mul", [gate, up])
+        down = checkpoint.tensor(f"{prefix}ffn_down.weight")
+        return self.matmul(product, f"{prefix}down", down, self.linear_bits)
+
+    def lay(self) -> None:
+        graph, shape = self.graph, self.shape
+        tables = {False: self.rotary_tables(shape.rope_base, "global")}
+        if any(shape.is_local(layer) for layer in range(shape.layers)):
+            tables[True] = self.rotary_tables(shape.local_rope_base, "local")
+        residual, lay_head = self.embed()
+        x = self.norm(residual, "blk.0.attn_norm.weight")
+        last = graph.constant("last", np.array([-1], dtype=np.int64))
+        for layer in range(shape.layers):
+            prefix = f"blk.{layer}."
+            x = self.attention(x, layer, tables)
+            if layer == shape.layers - 1:
+                # Beyond the last attention only the last position is wanted.
+                x = graph.node("Gather", [x, last], axis=1)
+                residual = graph.node("Gather", [residual, last], axis=1)
+            output = self.checkpoint.tensor(f"{prefix}attn_output.weight")
+            x = self.matmul(x, f"{prefix}attn_output", output, self.linear_bits)
+            if shape.gemma:
+                x = self.norm(x, f"{prefix}post_attention_norm.weight")
+            x, residual = self.add_and_norm(x, residual, f"{prefix}ffn_norm.weight")
+            x = self.feed_forward(x, layer)
+            if shape.gemma:
+                x = self.norm(x, f"{prefix}post_ffw_norm.weight")
+            following = (
+                f"blk.{layer + 1}.attn_norm.weight"
+                if layer + 1 < shape.layers
+                else "output_norm.weight"
+            )
+            x, residual = self.add_and_norm(x, residual, following)
+        logits = lay_head(x)
+        axis = graph.constant("sequence_axis", np.array([1], dtype=np.int64))
+        graph.node("Squeeze", [logits, axis], "logits")
+
+
+def _estimated_bytes(shape: Shape, precision: Mapping[str, Any]) -> int:
+    """The size of the graph, near enough to choose between one file and two."""
+    per_code = {4: 0.5 + 4.5 / BLOCK, 8: 1 + 5 / BLOCK}
+    qkv = (shape.heads + 2 * shape.kv_heads) * shape.head_dim * shape.width
+    layer = qkv + shape.heads * shape.head_dim * shape.width + 3 * shape.width * shape.hidden
+    table = shape.vocab * shape.width
+    total = shape.layers * layer * per_code[int(precision["linear"])]
+    total += table * per_code[int(precision["head"])]
+    total += table * {"fp16": 2.0, "head": 0.0}.get(precision["embedding"], per_code[8])
+    return int(total)
+
+
+def write_graph(
+    checkpoint: Checkpoint, window: int, precision: Mapping[str, Any], path: Path
+) -> None:
+    """Writes `path` (and `path` + `.data` when the weights pass the protobuf limit)."""
+    shape = checkpoint.shape
+    aside = _estimated_bytes(shape, precision) > INLINE_LIMIT
+    graph = _Graph(path.with_name(path.name + ".data") if aside else None)
+    try:
+        _Builder(checkpoint, window, precision, graph).lay()
+    finally:
+        graph.close()
+    cache = ["batch", shape.kv_heads, "window", shape.head_dim]
+    inputs = [
+        helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "sequence"]),
+        helper.make_tensor_value_info("seqlens_k", TensorProto.INT32, ["batch"]),
+        helper.make_tensor_value_info("total_sequence_length", TensorProto.INT32, []),
+    ]
+    outputs = [
+        helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", shape.vocab])
+    ]
+    for name in _cache_names(shape.layers):
+        inputs.append(helper.make_tensor_value_info(f"past.{name}", TensorProto.FLOAT, cache))
+        outputs.append(helper.make_tensor_value_info(f"present.{name}", TensorProto.FLOAT, cache))
+    model = helper.make_model(
+        helper.make_graph(graph.nodes, "decoder", inputs, outputs, graph.initializers),
+        opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid(MICROSOFT, 1)],
+        ir_version=9,
+        producer_name="dichroic",
+    )
+    path.write_bytes(model.SerializeToString(deterministic=True))
+
+
+def _cache_names(layers: int) -> Iterator[str]:
+    for layer in range(layers):
+        yield f"{layer}.key"
+        yield f"{layer}.value"
+
+
+def _prompts(path: Path, vocabulary: Sequence[str]) -> tuple[dict[str, Any], list[int]]:
+    """The three task prompts of a model and the ids of its stop tokens."""
+    prompts = json.loads(path.read_text(encoding="utf-8"))
+    tasks = {}
+    for task in TASKS:
+        try:
+            tasks[task] = {part: prompts["tasks"][task][part] for part in ("prefix", "suffix")}
+        except KeyError as missing:
+            raise ValueError(f"{path.name} has no {missing} for the task '{task}'; add it") from None
+    known = {token: index for index, token in enumerate(vocabulary)}
+    for token in prompts["stop"]:
+        if token not in known:
+            raise ValueError(f"{path.name} stops at '{token}', which the vocabulary does not hold")
+    return tasks, [known[token] for token in prompts["stop"]]
+
+
+def build(
+    source: Mapping[str, Path], recipe: Mapping[str, Any], model_dir: Path, out: Path
+) -> dict[str, Any]:
+    """Builds `model.onnx` and `tokenizer.json` into `out`; returns the generator's manifest part.
+
+    `source["gguf"]` is the checkpoint, already verified.
+    """
+    checkpoint = Checkpoint(Path(source["gguf"]))
+    shape = checkpoint.shape
+    tokens = checkpoint.metadata["tokenizer.ggml.tokens"]
+    tasks, stop_ids = _prompts(Path(model_dir) / recipe["prompts"], tokens)
+    gguf_tokenizer.write(checkpoint.metadata, Path(out) / "tokenizer.json")
+    write_graph(checkpoint, int(recipe["window"]), recipe["precision"], Path(out) / "model.onnx")
+    return {
+        "layers": shape.layers,
+        "kv_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "vocab": shape.vocab,
+        "window": int(recipe["window"]),
+        "stop_ids": stop_ids,
+        "tasks": tasks,
+    }

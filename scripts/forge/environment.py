@@ -1,0 +1,180 @@
+"""The private Python environment `.venv` and the runtime library: what the
+build and the server need besides models.
+
+The environment is made from `requirements.lock`, wheels only, every hash
+checked. Its wheels stay in the cache, so that a second clone needs no network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from .errors import SetupError, from_client
+from .fetch import Sources, fetch
+from .manifest import MANIFEST, listed, place, read_intact, read_json, write_json
+from .places import Places, remove
+from .progress import Progress
+
+# Measured: wheels kept in the cache, and the environment made of them.
+WHEELS_BYTES = 65_000_000
+VENV_BYTES = 330_000_000
+
+_REMEDIES = {
+    "cargo": "install Rust 1.95 with rustup",
+    "cc": "install a C compiler (Debian and Ubuntu: apt install build-essential)",
+    "make": "install make",
+    "npm": "install Node.js with npm",
+}
+
+
+def require(tools: list[str]) -> None:
+    """Refuses to begin without the named programs."""
+    for tool in tools:
+        if shutil.which(tool) is None:
+            raise SetupError(f"{tool} is not installed: {_REMEDIES.get(tool, 'install it')}, then run again.")
+
+
+def check_machine() -> None:
+    """Refuses machines that no pinned runtime exists for."""
+    if sys.platform != "linux":
+        raise SetupError("Set-up supports Linux only: run it on a Linux machine (x86_64 or aarch64).")
+    if importlib.util.find_spec("venv") is None or importlib.util.find_spec("ensurepip") is None:
+        raise SetupError(
+            f"Python's venv module is missing from {sys.executable}: install it (Debian and Ubuntu:"
+            " apt install python3-venv), or name another Python with make PYTHON=..., then run again."
+        )
+    if platform.libc_ver()[0] not in ("glibc", ""):
+        raise SetupError("ONNX Runtime needs the GNU C library: run set-up on a glibc-based Linux.")
+
+
+def _state(places: Places) -> dict[str, str]:
+    lock = (places.scripts / "requirements.lock").read_bytes()
+    return {
+        "lock": hashlib.sha256(lock).hexdigest(),
+        "python": f"cp{sys.version_info[0]}{sys.version_info[1]}-{platform.machine()}",
+    }
+
+
+def _stamp(places: Places) -> Path:
+    return places.venv / "dichroic.json"
+
+
+def _wheels(places: Places) -> Path:
+    state = _state(places)
+    return places.cache / "wheels" / f"{state['lock'][:16]}-{state['python']}"
+
+
+def environment_ready(places: Places) -> bool:
+    """Whether `.venv` was finished from this very lock by this Python version."""
+    return read_json(_stamp(places)) == _state(places) and places.venv_python.exists()
+
+
+def environment_space(places: Places) -> tuple[int, int]:
+    """Bytes that the environment still takes in the cache and in the checkout."""
+    if environment_ready(places):
+        return 0, 0
+    return (0 if _wheels(places).is_dir() else WHEELS_BYTES), VENV_BYTES
+
+
+def make_environment(places: Places, progress: Progress) -> None:
+    """Makes `.venv` unless it is ready. The stamp is written last, so a `.venv`
+    that was interrupted is made anew.
+    """
+    if environment_ready(places):
+        return
+    wheels = _wheels(places)
+    progress.say("making the Python environment .venv")
+    remove(places.venv)
+    made = _run([sys.executable, "-m", "venv", str(places.venv)])
+    if made.returncode != 0:
+        remove(places.venv)
+        raise SetupError(
+            f"{sys.executable} -m venv failed: install Python's venv module (Debian and Ubuntu: apt install"
+            " python3-venv), then run again."
+        )
+    locked = ["--require-hashes", "--only-binary=:all:", "--no-deps", "-r", str(places.scripts / "requirements.lock")]
+    pip = [str(places.venv_python), "-m", "pip", "--disable-pip-version-check", "--no-cache-dir"]
+    if not wheels.is_dir():
+        progress.say("fetching its packages")
+        partial = wheels.with_name(wheels.name + ".partial")
+        # Wheels of an interrupted run are kept: pip takes those whose hash is right.
+        partial.mkdir(parents=True, exist_ok=True)
+        download = [*pip, "download", "--progress-bar", "off", "--retries", "3", "--dest", str(partial), *locked]
+        _pip(download, "the Python packages of scripts/requirements.lock")
+        partial.rename(wheels)
+    install = [*pip, "install", "--progress-bar", "off", "--no-index", "--find-links", str(wheels), *locked]
+    try:
+        _pip(install, "the Python packages of scripts/requirements.lock")
+    except SetupError:
+        # The kept wheels may be damaged: the next run fetches them again.
+        remove(wheels)
+        raise
+    write_json(_stamp(places), _state(places))
+
+
+def _pip(command: list[str], wanted: str) -> None:
+    done = _run(command)
+    if done.returncode != 0:
+        raise from_client("pip", wanted, done.stdout)
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        env=dict(os.environ, LC_ALL="C.UTF-8"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+
+
+# --- the runtime library -----------------------------------------------------
+
+
+def runtime_source(sources: Sources) -> str:
+    """The pinned runtime for this machine's processor."""
+    machine = platform.machine()
+    if machine not in sources.runtime:
+        known = " and ".join(sorted(sources.runtime))
+        raise SetupError(f"No ONNX Runtime is pinned for {machine} processors: run set-up on {known}.")
+    return sources.runtime[machine]
+
+
+def runtime_ready(places: Places, sources: Sources) -> bool:
+    """Whether `runtime/` holds the pinned library, whole."""
+    found = read_intact(places.runtime)
+    source = sources.get(runtime_source(sources))
+    return found is not None and [file["sha256"] for file in found["files"]] == [file.sha256 for file in source.files]
+
+
+def install_runtime(places: Places, sources: Sources, progress: Progress) -> None:
+    """Puts the library and its manifest into `runtime/`."""
+    if runtime_ready(places, sources):
+        return
+    source = sources.get(runtime_source(sources))
+    fetch(sources, [source], progress)
+    folder = places.cache / "runtime.partial"
+    remove(folder)
+    folder.mkdir()
+    try:
+        for file in source.files:
+            found = sources.locate(source.name)[file.role]
+            try:
+                os.link(found, folder / file.path)
+            except OSError:
+                shutil.copy2(found, folder / file.path)
+        about = {"format": 1, "kind": "runtime", "name": "ONNX Runtime", "version": source.version}
+        write_json(folder / MANIFEST, {**about, "licence": source.licence, "files": listed(folder)})
+        place(folder, places.runtime)
+    finally:
+        remove(folder)

@@ -1,0 +1,81 @@
+"""The one error that set-up shows to a person: a sentence that names the thing
+and its remedy. Also turns the errors of the system and of package clients into
+such sentences, so that no caller has to read a traceback.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from pathlib import Path
+
+
+class SetupError(Exception):
+    """A failure whose text is complete: what went wrong and what to do."""
+
+
+_UNREACHABLE = re.compile(
+    r"NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|ProxyError|SSLError"
+    r"|Max retries exceeded|connection broken|Connection(?:Reset|Refused|Aborted)|Network is unreachable"
+    r"|Temporary failure in name resolution|timed out"
+    r"|ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ENETUNREACH|ETIMEDOUT|ERR_SOCKET",
+    re.IGNORECASE,
+)
+_ADDRESS = re.compile(r"https?://\S+|host='[^']*'|\b[\w-]+(?:\.[\w-]+)*\.(?:org|com|net|io|dev)\b")
+
+
+def human_size(count: float) -> str:
+    """Bytes as a person reads them, in powers of ten."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def from_os_error(error: OSError, place: Path) -> SetupError:
+    """What a failed write or read at `place` means to the user."""
+    path = error.filename or place
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return SetupError(
+            f"The disk that holds {path} is full: free some space or set DICHROIC_CACHE to a folder"
+            " on a larger disk, then run again (finished downloads are kept)."
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return SetupError(
+            f"{path} cannot be written: make it writable for this user, or set DICHROIC_CACHE"
+            " to a folder that is."
+        )
+    return SetupError(f"{path}: {error.strerror or error}.")
+
+
+def from_client(client: str, wanted: str, output: str) -> SetupError:
+    """Why a package client could not bring `wanted`, judged by what it printed.
+
+    Addresses are taken out: they say nothing about the remedy.
+    """
+    if "No space left on device" in output or "ENOSPC" in output:
+        return SetupError(
+            f"The disk is full while fetching {wanted}: free some space or set DICHROIC_CACHE to a"
+            " folder on a larger disk, then run again (finished downloads are kept)."
+        )
+    if "DO NOT MATCH THE HASHES" in output:
+        return SetupError(
+            f"{client} got a file for {wanted} whose hash is not the pinned one, so nothing was"
+            " installed: run again, and if it persists check the package index or mirror in use."
+        )
+    if _UNREACHABLE.search(output):
+        return SetupError(
+            f"{wanted} cannot be fetched because {client} reached no package index: connect this"
+            f" machine to the network or configure a mirror for {client}, then run again"
+            " (finished downloads are kept)."
+        )
+    if re.search(r"No matching distribution|E404|ETARGET|ENOVERSIONS|404 Not Found", output):
+        return SetupError(
+            f"The package index that {client} uses does not have {wanted}: configure {client} for"
+            " a complete index or mirror, then run again."
+        )
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    telling = [line for line in lines if "error" in line.lower()] or lines or ["it printed nothing"]
+    reason = _ADDRESS.sub("(address)", telling[0])[:300].rstrip(".")
+    return SetupError(f"{client} could not fetch {wanted} ({reason}): mend that, then run again.")

@@ -1,0 +1,296 @@
+"""Trains the text classifier of alpha-4o-mini and writes its delta.
+
+First the heads are fitted on the frozen encoder (`--probe-only` stops there),
+then low-rank deltas of every layer with them. All randomness comes from
+`--seed`; an interrupted run goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import metrics  # noqa: E402
+import text_data  # noqa: E402
+from text_model import TextClassifier, load_base  # noqa: E402
+
+CLS, SEP = 101, 102
+
+
+class Log:
+    def __init__(self, path: Path) -> None:
+        self.path, self.start = path, time.monotonic()
+
+    def __call__(self, line: str) -> None:
+        line = f"{time.monotonic() - self.start:7.0f}s  {line}"
+        print(line, flush=True)
+        with self.path.open("a", encoding="utf-8") as handle:
+            handle.write(line + "\n")
+
+
+def write(path: Path, save) -> None:
+    """Write through a temporary name, so that no reader meets half a file."""
+    partial = path.with_name(path.name + ".partial")
+    save(partial)
+    os.replace(partial, path)
+
+
+def tokenise(tokenizer: Tokenizer, texts: list[str], limit: int, seed: int | None) -> list[list[int]]:
+    """Token ids; with a seed, half of the long texts give a window from within."""
+    rng = random.Random(seed)
+    out = []
+    for encoding in tokenizer.encode_batch(texts, add_special_tokens=False):
+        ids, room = encoding.ids, limit - 2
+        if len(ids) > room:
+            start = rng.randint(0, len(ids) - room) if seed is not None and rng.random() < 0.5 else 0
+            ids = ids[start : start + room]
+        out.append([CLS, *ids, SEP])
+    return out
+
+
+def pad(rows: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    width = max(map(len, rows))
+    ids = torch.zeros((len(rows), width), dtype=torch.long)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = torch.tensor(row)
+    return ids, torch.tensor([len(row) for row in rows])
+
+
+def batches(lengths: list[int], size: int, seed: int) -> list[list[int]]:
+    """Batches of like length, in random order: sorted within spans of 50 batches."""
+    rng = random.Random(seed)
+    out = []
+    span = size * 50
+    for start in range(0, len(lengths), span):
+        inside = sorted(range(start, min(start + span, len(lengths))), key=lambda i: lengths[i])
+        groups = [inside[i : i + size] for i in range(0, len(inside), size)]
+        rng.shuffle(groups)
+        out += groups
+    return out
+
+
+def targets_of(rows: list[text_data.Row]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return (
+        torch.tensor([row.targets for row in rows]),
+        torch.tensor([row.weights for row in rows]),
+        torch.tensor([row.kind for row in rows]),
+    )
+
+
+def loss_of(
+    harm: torch.Tensor,
+    expressibility: torch.Tensor,
+    rows: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+) -> torch.Tensor:
+    targets, weights, kinds = rows
+    # A little smoothing: no source's labels are beyond doubt.
+    soft = targets * 0.96 + 0.02
+    loss = (F.binary_cross_entropy_with_logits(harm, soft, reduction="none") * weights).sum()
+    known = kinds >= 0
+    if known.any():
+        loss = loss + 0.5 * F.cross_entropy(
+            expressibility[known], kinds[known], reduction="sum", label_smoothing=0.02
+        )
+    return loss / len(targets)
+
+
+@torch.no_grad()
+def scores(model: TextClassifier, ids: list[list[int]], size: int = 64) -> tuple[np.ndarray, np.ndarray]:
+    model.eval()
+    harm, special = np.zeros((len(ids), 5)), np.zeros((len(ids), 5))
+    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+    for start in range(0, len(order), size):
+        at = order[start : start + size]
+        a, b = model(*pad([ids[i] for i in at]))
+        harm[at], special[at] = a.numpy(), b.numpy()
+    model.train()
+    return harm, special
+
+
+def glance(model: TextClassifier, rows: list[text_data.Row], ids: list[list[int]]) -> str:
+    """A short look at the validation sample, for the log only."""
+    harm, special = scores(model, ids)
+    parts = []
+    for c, category in enumerate(text_data.CATEGORIES):
+        for name, keep in (
+            ("all", lambda r: True),
+            ("authored", lambda r: r.source.startswith("authored")),
+            ("held-out", lambda r: r.source in text_data.HELD_OUT_SOURCES),
+        ):
+            at = [i for i, r in enumerate(rows) if r.weights[c] > 0 and keep(r)]
+            labels = np.array([rows[i].targets[c] for i in at])
+            if labels.sum() >= 5:
+                parts.append(f"{category}/{name} {metrics.auprc(labels, harm[at, c]):.3f}")
+    at = [i for i, r in enumerate(rows) if r.kind >= 0 and r.source.startswith("authored/")]
+    right = np.mean([special[i].argmax() == rows[i].kind for i in at]) if at else float("nan")
+    return " ".join(parts) + f" | kind {right:.3f}"
+
+
+def fit_heads(model: TextClassifier, rows: list[text_data.Row], ids: list[list[int]], log: Log) -> None:
+    """Logistic regression of both heads on the frozen encoder's embeddings."""
+    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+    pooled = torch.zeros((len(ids), 384))
+    model.eval()
+    with torch.no_grad():
+        for start in range(0, len(order), 64):
+            at = order[start : start + 64]
+            pooled[at] = model.pooled(*pad([ids[i] for i in at]))
+    model.train()
+    log(f"embedded {len(ids)} texts")
+    wanted = targets_of(rows)
+    parameters = [*model.harm.parameters(), *model.expressibility.parameters()]
+    optimiser = torch.optim.LBFGS(parameters, max_iter=150, line_search_fn="strong_wolfe")
+
+    def step() -> torch.Tensor:
+        optimiser.zero_grad()
+        loss = loss_of(*model.heads(pooled), wanted)
+        loss = loss + 1e-4 * sum(p.square().sum() for p in parameters)
+        loss.backward()
+        return loss
+
+    before = float(optimiser.step(step).detach())
+    log(f"heads fitted: loss {before:.4f} -> {float(step().detach()):.4f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder that holds moderation/ and authored/")
+    parser.add_argument("--base", type=Path, required=True, help="folder with model.safetensors and tokenizer.json")
+    parser.add_argument("--out", type=Path, required=True, help="text.safetensors to write")
+    parser.add_argument("--work", type=Path, required=True, help="folder for checkpoints and the log")
+    parser.add_argument("--seed", type=int, default=20)
+    parser.add_argument("--rows", type=int, default=90_000, help="texts drawn for tuning")
+    parser.add_argument("--probe-rows", type=int, default=8_000, help="texts drawn for the heads alone")
+    parser.add_argument("--probe-only", action="store_true", help="fit the heads, leave the encoder as published")
+    parser.add_argument("--rank", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--rate", type=float, default=6e-4)
+    parser.add_argument("--minutes", type=float, default=0.0,
+                        help="stop tuning after this long, the rate having come down by then (0: no limit)")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--checkpoint-every", type=int, default=200)
+    parser.add_argument("--look-every", type=int, default=900)
+    args = parser.parse_args()
+
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+    args.work.mkdir(parents=True, exist_ok=True)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    log = Log(args.work / "train.log")
+    settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(args).items()}
+    log(f"settings {json.dumps(settings)}")
+
+    tokenizer = Tokenizer.from_file(str(args.base / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    model = TextClassifier(load_base(args.base / "model.safetensors"), args.rank)
+    rows = text_data.load(args.data)
+    look = random.Random(args.seed).sample(
+        [r for r in rows if text_data.split_of(r.text, r.source) == "validation"
+         and (r.positive() or hash_share(r.text) < 0.35)
+         and r.source != "cold-zh"],
+        2500,
+    ) + random.Random(args.seed).sample(
+        [r for r in rows if r.source in text_data.HELD_OUT_SOURCES and r.text.isascii()], 700
+    )
+    look_ids = tokenise(tokenizer, [r.text for r in look], 96, None)
+
+    checkpoint = args.work / "checkpoint.pt"
+    resumed = torch.load(checkpoint, weights_only=True) if checkpoint.exists() and not args.probe_only else None
+    if resumed is None:
+        sample = text_data.draw(rows, args.probe_rows, args.seed + 1)
+        fit_heads(model, sample, tokenise(tokenizer, [r.text for r in sample], args.tokens, args.seed), log)
+        log(f"probe: {glance(model, look, look_ids)}")
+        if args.probe_only:
+            write(args.out, lambda p: save_file(model.delta_tensors(with_encoder=False), str(p)))
+            return
+
+    drawn = text_data.draw(rows, args.rows, args.seed)
+    ids = tokenise(tokenizer, [r.text for r in drawn], args.tokens, args.seed)
+    plan = batches([len(i) for i in ids], args.batch, args.seed)
+    heads = [p for n, p in model.named_parameters() if n.startswith(("harm", "expressibility"))]
+    low_rank = [p for n, p in model.named_parameters() if "lora" in n]
+    vectors = [p for n, p in model.named_parameters() if n.split(".")[-1] in ("weight", "bias")
+               and not n.startswith(("harm", "expressibility"))]
+    optimiser = torch.optim.AdamW(
+        [
+            {"params": low_rank, "lr": args.rate, "weight_decay": 0.01},
+            {"params": vectors, "lr": args.rate, "weight_decay": 0.0},
+            {"params": heads, "lr": args.rate, "weight_decay": 0.01},
+        ],
+        betas=(0.9, 0.98),
+    )
+    warm = max(1, len(plan) // 25)
+    done, spent = 0, 0.0
+    if resumed is not None:
+        if resumed["settings"] != {k: settings[k] for k in resumed["settings"]}:
+            raise SystemExit(f"{checkpoint} is of a run with other settings: use another --work folder.")
+        model.load_state_dict(resumed["model"])
+        optimiser.load_state_dict(resumed["optimiser"])
+        done, spent = resumed["done"], resumed["spent"]
+        log(f"resumed after {done} steps")
+    bound = {k: settings[k] for k in ("seed", "rows", "rank", "batch", "tokens", "rate", "minutes")}
+    log(f"{len(drawn)} texts, {sum(map(len, ids))} tokens, {len(plan)} steps")
+
+    running, since, clock, begun = 0.0, 0, time.monotonic(), time.monotonic() - spent
+    for step in range(done, len(plan)):
+        gone = step / len(plan)
+        if args.minutes:
+            gone = max(gone, (time.monotonic() - begun) / 60 / args.minutes)
+        if gone >= 1:
+            log(f"out of time after {step} of {len(plan)} steps")
+            break
+        for group in optimiser.param_groups:
+            group["lr"] = args.rate * min((step + 1) / warm, (1 - gone) * len(plan) / (len(plan) - warm))
+        # Dropout follows the step, so a resumed run repeats what it would have done.
+        torch.manual_seed(args.seed * 1_000_003 + step)
+        at = plan[step]
+        harm, special = model(*pad([ids[i] for i in at]))
+        loss = loss_of(harm, special, targets_of([drawn[i] for i in at]))
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_([p for g in optimiser.param_groups for p in g["params"]], 1.0)
+        optimiser.step()
+        running, since = running + float(loss.detach()), since + len(at)
+        if (step + 1) % 50 == 0:
+            took = time.monotonic() - clock
+            log(f"step {step + 1}/{len(plan)} loss {running / 50:.4f} {since / took:.0f} texts/s")
+            running, since, clock = 0.0, 0, time.monotonic()
+        if (step + 1) % args.checkpoint_every == 0 or step + 1 == len(plan):
+            state = {
+                "settings": bound, "model": model.state_dict(), "optimiser": optimiser.state_dict(),
+                "done": step + 1, "spent": time.monotonic() - begun,
+            }
+            write(checkpoint, lambda p: torch.save(state, p))
+            write(args.work / "latest.safetensors", lambda p: save_file(model.delta_tensors(), str(p)))
+        if (step + 1) % args.look_every == 0:
+            log(f"look: {glance(model, look, look_ids)}")
+            clock = time.monotonic()
+    log(f"final: {glance(model, look, look_ids)}")
+    write(args.out, lambda p: save_file(model.delta_tensors(), str(p)))
+    log(f"wrote {args.out}")
+
+
+def hash_share(text: str) -> float:
+    """A fixed number in 0..1 for a text, to thin a sample the same way each run."""
+    import hashlib
+
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") / 2**32
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+//! What the service is about, as pure types: identifiers, validated texts, scores and verdicts.
+//!
+//! Owns every rule that needs no I/O. Refuses tokio, axum, ort, image, the clock and the file system.
+//! Runs on whichever thread calls it.
+
+pub mod expression;
+pub mod image;
+pub mod model_id;
+pub mod moderation;
+pub mod operation;
+pub mod text;
+pub mod usage;
+
+pub use expression::{Expressibility, Polarity, Prism};
+pub use image::{ImageBytes, ImageFieldError};
+pub use model_id::{ModelId, UnknownModel};
+pub use moderation::{Category, Scores, Threshold, ThresholdOutOfRange, Verdict};
+pub use operation::Operation;
+pub use text::{TextError, ValidText};
+pub use usage::{LimitDecision, UsageLimit};

@@ -1,0 +1,259 @@
+//! Dynamic micro-batching for one-pass models.
+//!
+//! Callers push into one bounded inbox; the workers of a model share it. The worker that holds the inbox gathers a
+//! batch by [`BatchPolicy`], lets go, runs it and answers each caller.
+
+mod policy;
+mod worker;
+
+use std::{sync::Arc, thread::JoinHandle, time::Instant};
+
+use tokio::sync::oneshot;
+
+pub use policy::BatchPolicy;
+
+use super::{EngineError, Factory, inbox::Inbox};
+use crate::{
+    runtime::{Forward, RuntimeError},
+    telemetry::ModelMetrics,
+};
+
+/// Size of a batcher.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchOptions {
+    /// Items that may wait.
+    pub capacity: usize,
+    /// Worker threads, each with a model of its own.
+    pub workers: usize,
+    /// Bounds of a batch.
+    pub policy: BatchPolicy,
+}
+
+/// Handle to the workers of one model. Dropping it stops them after the batch in hand.
+pub struct Batcher<F: Forward> {
+    inbox: Arc<Inbox<Job<F>>>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+/// One item on its way through the engine.
+struct Job<F: Forward> {
+    input: F::Input,
+    cost: usize,
+    queued: Instant,
+    deadline: Instant,
+    reply: oneshot::Sender<Result<F::Output, EngineError>>,
+}
+
+impl<F: Forward> Batcher<F> {
+    /// Loads a model for each worker and starts the threads.
+    ///
+    /// # Errors
+    /// [`RuntimeError`] when a model cannot be loaded or a thread cannot be started.
+    pub fn start(
+        name: &str,
+        options: BatchOptions,
+        factory: &Factory<F>,
+        metrics: &ModelMetrics,
+    ) -> Result<Self, RuntimeError> {
+        let inbox = Arc::new(Inbox::new(options.capacity));
+        let mut workers = Vec::with_capacity(options.workers);
+        for number in 0..options.workers.max(1) {
+            let worker = worker::Worker {
+                model: Some(factory()?),
+                factory: Arc::clone(factory),
+                inbox: Arc::clone(&inbox),
+                policy: options.policy,
+                metrics: metrics.clone(),
+            };
+            let thread = std::thread::Builder::new()
+                .name(format!("{name}-{number}"))
+                .spawn(move || worker.run())
+                .map_err(|error| RuntimeError::Load(format!("cannot start a worker thread: {error}")))?;
+            workers.push(thread);
+        }
+        Ok(Self { inbox, workers })
+    }
+
+    /// Queues all inputs or none and answers them in order. Dropping the future takes them out of the queue.
+    ///
+    /// # Errors
+    /// [`EngineError`]; one failed item fails the call.
+    pub async fn submit(&self, inputs: Vec<F::Input>, deadline: Instant) -> Result<Vec<F::Output>, EngineError> {
+        let queued = Instant::now();
+        let (jobs, answers): (Vec<_>, Vec<_>) = inputs
+            .into_iter()
+            .map(|input| {
+                let (reply, answer) = oneshot::channel();
+                (Job { cost: F::cost(&input), input, queued, deadline, reply }, answer)
+            })
+            .unzip();
+        self.inbox.push(jobs)?;
+        let mut outputs = Vec::with_capacity(answers.len());
+        for answer in answers {
+            // A reply is dropped unsent only when its worker is gone for good.
+            outputs.push(answer.await.unwrap_or(Err(EngineError::ShuttingDown))?);
+        }
+        Ok(outputs)
+    }
+
+    /// Items waiting now.
+    pub fn waiting(&self) -> usize {
+        self.inbox.len()
+    }
+}
+
+impl<F: Forward> Drop for Batcher<F> {
+    fn drop(&mut self) {
+        self.inbox.close();
+        for worker in self.workers.drain(..) {
+            // A worker's panics are caught inside; a failed join would leave nothing to do anyway.
+            let _ = worker.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::{
+            Mutex, mpsc,
+            atomic::{AtomicUsize, Ordering},
+        },
+        time::Duration,
+    };
+
+    use super::*;
+    use crate::telemetry::Metrics;
+
+    /// Answers the input; waits for a permit a batch, panics on 13, fails on 7.
+    struct Fake {
+        permits: Arc<Mutex<mpsc::Receiver<()>>>,
+        batches: Arc<Mutex<Vec<Vec<usize>>>>,
+    }
+
+    impl Forward for Fake {
+        type Input = usize;
+        type Output = usize;
+
+        fn cost(input: &usize) -> usize {
+            *input
+        }
+
+        fn run(&mut self, batch: &[usize]) -> Result<Vec<usize>, RuntimeError> {
+            self.permits.lock().unwrap_or_else(std::sync::PoisonError::into_inner).recv().unwrap();
+            self.batches.lock().unwrap().push(batch.to_vec());
+            assert!(!batch.contains(&13), "unlucky");
+            if batch.contains(&7) {
+                return Err(RuntimeError::Inference("seven".into()));
+            }
+            Ok(batch.to_vec())
+        }
+    }
+
+    struct Bench {
+        batcher: Arc<Batcher<Fake>>,
+        permits: mpsc::Sender<()>,
+        batches: Arc<Mutex<Vec<Vec<usize>>>>,
+        built: Arc<AtomicUsize>,
+    }
+
+    fn bench(capacity: usize) -> Bench {
+        let (permits, receiver) = mpsc::channel();
+        let receiver = Arc::new(Mutex::new(receiver));
+        let batches: Arc<Mutex<Vec<Vec<usize>>>> = Arc::default();
+        let built = Arc::new(AtomicUsize::new(0));
+        let factory: Factory<Fake> = {
+            let (batches, built) = (Arc::clone(&batches), Arc::clone(&built));
+            Arc::new(move || {
+                built.fetch_add(1, Ordering::SeqCst);
+                Ok(Fake { permits: Arc::clone(&receiver), batches: Arc::clone(&batches) })
+            })
+        };
+        let policy = BatchPolicy { budget: 1000, items: 8, wait: Duration::ZERO };
+        let metrics = Metrics::new().unwrap().model("fake", "text");
+        let options = BatchOptions { capacity, workers: 1, policy };
+        let batcher = Arc::new(Batcher::start("fake", options, &factory, &metrics).unwrap());
+        Bench { batcher, permits, batches, built }
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    /// Submits on a task of its own and gives it time to reach the queue.
+    async fn queued(
+        bench: &Bench,
+        inputs: Vec<usize>,
+        deadline: Instant,
+        waiting: usize,
+    ) -> tokio::task::JoinHandle<Result<Vec<usize>, EngineError>> {
+        let batcher = Arc::clone(&bench.batcher);
+        let task = tokio::spawn(async move { batcher.submit(inputs, deadline).await });
+        while bench.batcher.waiting() != waiting {
+            tokio::task::yield_now().await;
+        }
+        task
+    }
+
+    #[tokio::test]
+    async fn what_waits_while_a_batch_runs_goes_together_in_the_next() {
+        let bench = bench(16);
+        let first = queued(&bench, vec![1], soon(), 0).await;
+        let second = queued(&bench, vec![2, 3], soon(), 2).await;
+        let third = queued(&bench, vec![4], soon(), 3).await;
+        bench.permits.send(()).unwrap();
+        bench.permits.send(()).unwrap();
+        assert_eq!(first.await.unwrap(), Ok(vec![1]));
+        assert_eq!(second.await.unwrap(), Ok(vec![2, 3]));
+        assert_eq!(third.await.unwrap(), Ok(vec![4]));
+        assert_eq!(*bench.batches.lock().unwrap(), [vec![1], vec![2, 3, 4]]);
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_refuses_at_once() {
+        let bench = bench(2);
+        let first = queued(&bench, vec![1], soon(), 0).await;
+        let second = queued(&bench, vec![2, 3], soon(), 2).await;
+        assert_eq!(bench.batcher.submit(vec![4], soon()).await, Err(EngineError::Overloaded));
+        bench.permits.send(()).unwrap();
+        bench.permits.send(()).unwrap();
+        assert!(first.await.unwrap().is_ok() && second.await.unwrap().is_ok());
+    }
+
+    #[tokio::test]
+    async fn callers_that_left_and_late_ones_are_not_run() {
+        let bench = bench(16);
+        let first = queued(&bench, vec![1], soon(), 0).await;
+        let gone = queued(&bench, vec![2], soon(), 1).await;
+        let late = queued(&bench, vec![3], Instant::now(), 2).await;
+        let last = queued(&bench, vec![4], soon(), 3).await;
+        gone.abort();
+        assert!(gone.await.unwrap_err().is_cancelled());
+        bench.permits.send(()).unwrap();
+        bench.permits.send(()).unwrap();
+        assert_eq!(first.await.unwrap(), Ok(vec![1]));
+        assert_eq!(late.await.unwrap(), Err(EngineError::Deadline));
+        assert_eq!(last.await.unwrap(), Ok(vec![4]));
+        assert_eq!(*bench.batches.lock().unwrap(), [vec![1], vec![4]]);
+    }
+
+    #[tokio::test]
+    async fn a_panic_fails_its_own_batch_and_the_worker_is_replaced() {
+        let bench = bench(16);
+        bench.permits.send(()).unwrap();
+        assert_eq!(bench.batcher.submit(vec![13], soon()).await, Err(EngineError::Failed));
+        bench.permits.send(()).unwrap();
+        assert_eq!(bench.batcher.submit(vec![5], soon()).await, Ok(vec![5]));
+        assert_eq!(bench.built.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test]
+    async fn a_failed_pass_keeps_the_model() {
+        let bench = bench(16);
+        bench.permits.send(()).unwrap();
+        assert_eq!(bench.batcher.submit(vec![7], soon()).await, Err(EngineError::Failed));
+        bench.permits.send(()).unwrap();
+        assert_eq!(bench.batcher.submit(vec![5], soon()).await, Ok(vec![5]));
+        assert_eq!(bench.built.load(Ordering::SeqCst), 1);
+    }
+}

@@ -1,0 +1,134 @@
+//! The thread that gathers, runs and answers.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{
+    super::{EngineError, Factory, inbox::Inbox},
+    Job,
+    policy::{BatchPolicy, Gather},
+};
+use crate::{runtime::Forward, telemetry::ModelMetrics};
+
+/// Pause before a model that could not be loaded again is tried once more.
+const RELOAD_PAUSE: Duration = Duration::from_secs(1);
+
+pub(super) struct Worker<F: Forward> {
+    pub(super) model: Option<F>,
+    pub(super) factory: Factory<F>,
+    pub(super) inbox: Arc<Inbox<Job<F>>>,
+    pub(super) policy: BatchPolicy,
+    pub(super) metrics: ModelMetrics,
+}
+
+impl<F: Forward> Worker<F> {
+    /// Serves until the inbox is closed; what still waits then is answered with `ShuttingDown`.
+    pub(super) fn run(mut self) {
+        while let Some(batch) = self.gather() {
+            self.serve(batch);
+        }
+    }
+
+    fn gather(&self) -> Option<Vec<Job<F>>> {
+        let mut held = self.inbox.hold();
+        loop {
+            if held.closed() {
+                for job in held.queue().drain(..) {
+                    let _ = job.reply.send(Err(EngineError::ShuttingDown));
+                }
+                return None;
+            }
+            let now = Instant::now();
+            let queue = held.queue();
+            self.skip_the_gone(queue, now);
+            let Some(oldest) = queue.front().map(|job| job.queued) else {
+                held = held.wait(None);
+                continue;
+            };
+            let costs: Vec<usize> = queue.iter().map(|job| job.cost).collect();
+            match self.policy.decide(&costs, oldest, now) {
+                Gather::Wait(time) => held = held.wait(Some(time)),
+                Gather::Run(places) => {
+                    let mut batch: Vec<Job<F>> =
+                        places.iter().rev().filter_map(|&place| queue.remove(place)).collect();
+                    batch.reverse();
+                    return Some(batch);
+                }
+            }
+        }
+    }
+
+    fn skip_the_gone(&self, queue: &mut std::collections::VecDeque<Job<F>>, now: Instant) {
+        let mut place = 0;
+        while let Some(job) = queue.get(place) {
+            if job.reply.is_closed() {
+                queue.remove(place);
+                self.metrics.abandoned.inc();
+            } else if job.deadline <= now {
+                if let Some(job) = queue.remove(place) {
+                    let _ = job.reply.send(Err(EngineError::Deadline));
+                }
+            } else {
+                place += 1;
+            }
+        }
+    }
+
+    fn serve(&mut self, batch: Vec<Job<F>>) {
+        let Some(model) = self.model.as_mut() else {
+            for job in batch {
+                let _ = job.reply.send(Err(EngineError::Failed));
+            }
+            self.reload();
+            return;
+        };
+        let start = Instant::now();
+        let costs: usize = batch.iter().map(|job| job.cost).sum();
+        let padded = batch.len() * batch.iter().map(|job| job.cost).max().unwrap_or(0);
+        let mut inputs = Vec::with_capacity(batch.len());
+        let mut replies = Vec::with_capacity(batch.len());
+        for job in batch {
+            self.metrics.queue_seconds.observe((start - job.queued).as_secs_f64());
+            inputs.push(job.input);
+            replies.push(job.reply);
+        }
+        // The model is dropped and rebuilt after a panic, so no half-changed state is seen again.
+        let result = catch_unwind(AssertUnwindSafe(|| model.run(&inputs)));
+        self.metrics.observe_batch(inputs.len(), costs, padded, start.elapsed());
+        match result {
+            Ok(Ok(outputs)) if outputs.len() == replies.len() => {
+                for (reply, output) in replies.into_iter().zip(outputs) {
+                    let _ = reply.send(Ok(output));
+                }
+                return;
+            }
+            Ok(Ok(outputs)) => {
+                tracing::error!(answers = outputs.len(), items = replies.len(), "a model lost answers");
+            }
+            Ok(Err(error)) => tracing::error!(%error, "a batch failed"),
+            Err(_) => {
+                tracing::error!("a worker panicked; it is replaced");
+                self.metrics.panics.inc();
+                self.reload();
+            }
+        }
+        self.metrics.failures.inc();
+        for reply in replies {
+            let _ = reply.send(Err(EngineError::Failed));
+        }
+    }
+
+    fn reload(&mut self) {
+        self.model = None;
+        match (self.factory)() {
+            Ok(model) => self.model = Some(model),
+            Err(error) => {
+                tracing::error!(%error, "a worker could not load its model again");
+                std::thread::sleep(RELOAD_PAUSE);
+            }
+        }
+    }
+}

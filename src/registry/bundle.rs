@@ -1,0 +1,223 @@
+//! A bundle: the files of one built model, which exist as a [`Bundle`] only if every checksum matched.
+//!
+//! Reads and hashes files; runs on the thread that starts the server.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::{Component, Path, PathBuf},
+};
+
+use sha2::{Digest, Sha256};
+
+use super::manifest::{self, Kind, Manifest};
+use crate::domain::{Category, Expressibility};
+
+/// A verified model on disk.
+#[derive(Debug)]
+pub struct Bundle {
+    dir: PathBuf,
+    manifest: Manifest,
+    digest: String,
+}
+
+/// Why a folder is no usable bundle. Each message names the file and the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum BundleError {
+    /// The manifest or a file could not be read.
+    #[error("cannot read {}: {source}; run `make build` again", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The manifest is not of the form this server knows.
+    #[error("{} is not a manifest this server understands ({reason}); run `make build` again", path.display())]
+    Malformed {
+        /// The manifest.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A file is not the one the manifest names.
+    #[error("{} does not match its manifest (expected {expected}, found {found}); remove its folder and run `make build` again", path.display())]
+    Mismatch {
+        /// The file.
+        path: PathBuf,
+        /// Size or hash in the manifest.
+        expected: String,
+        /// Size or hash on disk.
+        found: String,
+    },
+}
+
+impl Bundle {
+    /// Reads `dir/manifest.json`, checks its content, then the size and SHA-256 of every file it lists.
+    ///
+    /// # Errors
+    /// [`BundleError`] for anything missing, malformed or different.
+    pub fn open(dir: &Path) -> Result<Self, BundleError> {
+        let path = dir.join("manifest.json");
+        let text = std::fs::read(&path).map_err(|source| BundleError::Unreadable { path: path.clone(), source })?;
+        let malformed = |reason: String| BundleError::Malformed { path: path.clone(), reason };
+        let manifest: Manifest = serde_json::from_slice(&text).map_err(|error| malformed(error.to_string()))?;
+        check_content(&manifest).map_err(malformed)?;
+        for file in &manifest.files {
+            verify(dir, file)?;
+        }
+        Ok(Self { dir: dir.to_owned(), manifest, digest: hex(&Sha256::digest(&text)) })
+    }
+
+    /// What the bundle is and how to drive it.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// SHA-256 of the manifest, which covers every file: the identity of the model in metrics and `/readyz`.
+    pub fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    /// The ONNX graph.
+    pub fn graph(&self) -> PathBuf {
+        self.dir.join("model.onnx")
+    }
+
+    /// The tokenizer definition (text models only).
+    pub fn tokenizer(&self) -> PathBuf {
+        self.dir.join("tokenizer.json")
+    }
+}
+
+fn check_content(manifest: &Manifest) -> Result<(), String> {
+    if manifest.format != manifest::FORMAT {
+        return Err(format!("format {} instead of {}", manifest.format, manifest::FORMAT));
+    }
+    if !manifest.files.iter().any(|file| file.path == "model.onnx") {
+        return Err("it lists no model.onnx".into());
+    }
+    for file in &manifest.files {
+        // External data of a graph must stay inside the bundle, so a name with a folder in it is never followed.
+        let mut parts = Path::new(&file.path).components();
+        if !matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) {
+            return Err(format!("file name {:?} leaves the folder", file.path));
+        }
+    }
+    match manifest.kind {
+        Kind::Generator => {
+            let spec = manifest.generator.as_ref().ok_or("no generator part")?;
+            if spec.layers == 0 || spec.kv_heads == 0 || spec.head_dim == 0 || spec.vocab == 0 || spec.window < 16 {
+                return Err("a dimension of the generator is zero or its window is below 16".into());
+            }
+        }
+        Kind::TextClassifier => {
+            let spec = manifest.text_classifier.as_ref().ok_or("no text_classifier part")?;
+            if spec.categories != Category::ALL.map(|category| category.as_str().to_owned()) {
+                return Err("categories are not in the order of the interface".into());
+            }
+            if spec.expressibility.classes != Expressibility::ALL.map(|class| class.as_str().to_owned()) {
+                return Err("expressibility classes are not in the expected order".into());
+            }
+            if spec.window < 8 || spec.stride == 0 || spec.stride > spec.window - 2 {
+                return Err("window must be at least 8 and stride between 1 and window - 2".into());
+            }
+            if spec.calibration.iter().any(|score| score.scale <= 0.0 || !score.bias.is_finite()) {
+                return Err("a calibration scale is not positive".into());
+            }
+        }
+        Kind::ImageClassifier => {
+            let spec = manifest.image_classifier.as_ref().ok_or("no image_classifier part")?;
+            if spec.size == 0 || spec.sexual.scale <= 0.0 {
+                return Err("input size or sexual scale is not positive".into());
+            }
+            if let Some(name) = spec.sexual.weights.keys().find(|name| !spec.classes.contains(name)) {
+                return Err(format!("sexual weight for an unknown class {name:?}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn verify(dir: &Path, expected: &manifest::ManifestFile) -> Result<(), BundleError> {
+    let path = dir.join(&expected.path);
+    let unreadable = |source| BundleError::Unreadable { path: path.clone(), source };
+    let mut file = File::open(&path).map_err(unreadable)?;
+    let bytes = file.metadata().map_err(unreadable)?.len();
+    if bytes != expected.bytes {
+        return Err(BundleError::Mismatch {
+            path,
+            expected: format!("{} bytes", expected.bytes),
+            found: format!("{bytes} bytes"),
+        });
+    }
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer).map_err(unreadable)? {
+            0 => break,
+            read => hash.update(buffer.get(..read).unwrap_or_default()),
+        }
+    }
+    let found = hex(&hash.finalize());
+    if found == expected.sha256 {
+        Ok(())
+    } else {
+        Err(BundleError::Mismatch { path, expected: expected.sha256.clone(), found })
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(dir: &Path, model: &[u8], path: &str, sha256: &str) {
+        std::fs::write(dir.join("model.onnx"), model).unwrap();
+        let manifest = serde_json::json!({
+            "format": 1, "kind": "image_classifier", "name": "n", "source": "s", "licence": "MIT", "fingerprint": "f",
+            "files": [{"path": "model.onnx", "bytes": 3, "sha256": sha256}, {"path": path, "bytes": 3, "sha256": sha256}],
+            "image_classifier": {"size": 8, "classes": ["Drawing", "Hentai", "Neutral", "Porn", "Sexy"],
+                "sexual": {"weights": {"Porn": 1.0}, "scale": 1.0, "bias": 0.0}}
+        });
+        std::fs::write(dir.join("manifest.json"), manifest.to_string()).unwrap();
+    }
+
+    #[test]
+    fn only_the_very_files_of_the_manifest_make_a_bundle() {
+        let dir = tempfile::tempdir().unwrap();
+        let hash = hex(&Sha256::digest(b"abc"));
+        write(dir.path(), b"abc", "model.onnx", &hash);
+        assert_eq!(Bundle::open(dir.path()).unwrap().manifest().kind, Kind::ImageClassifier);
+
+        write(dir.path(), b"abd", "model.onnx", &hash);
+        assert!(matches!(Bundle::open(dir.path()), Err(BundleError::Mismatch { .. })));
+        write(dir.path(), b"abcd", "model.onnx", &hash);
+        assert!(matches!(Bundle::open(dir.path()), Err(BundleError::Mismatch { .. })));
+    }
+
+    #[test]
+    fn names_that_leave_the_folder_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let hash = hex(&Sha256::digest(b"abc"));
+        for name in ["../model.onnx", "/etc/hostname", "a/b", ".", ""] {
+            write(dir.path(), b"abc", name, &hash);
+            assert!(matches!(Bundle::open(dir.path()), Err(BundleError::Malformed { .. })), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_missing_file_says_which() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = Bundle::open(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("manifest.json") && error.contains("make build"), "{error}");
+    }
+}

@@ -1,0 +1,171 @@
+//! The manifest beside every built model: what it is, which files it consists of, how to feed it.
+//!
+//! Plain serde types. Unknown fields are refused, so that a newer format is never half understood.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// The only manifest format this server reads.
+pub const FORMAT: u32 = 1;
+
+/// `manifest.json` of one component of one identifier.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// Must be [`FORMAT`].
+    pub format: u32,
+    /// Which part below is present.
+    pub kind: Kind,
+    /// Name of the model, for people.
+    pub name: String,
+    /// Pinned source the model was built from.
+    pub source: String,
+    /// SPDX identifier or name of the licence of the weights.
+    pub licence: String,
+    /// SHA-256 over recipe, sources and converter: equal fingerprints mean equal builds.
+    pub fingerprint: String,
+    /// Every file of the bundle, `model.onnx` among them.
+    pub files: Vec<ManifestFile>,
+    /// Present for [`Kind::Generator`].
+    #[serde(default)]
+    pub generator: Option<GeneratorSpec>,
+    /// Present for [`Kind::TextClassifier`].
+    #[serde(default)]
+    pub text_classifier: Option<TextClassifierSpec>,
+    /// Present for [`Kind::ImageClassifier`].
+    #[serde(default)]
+    pub image_classifier: Option<ImageClassifierSpec>,
+}
+
+/// What a bundle is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Causal language model with a KV cache.
+    Generator,
+    /// Five harm heads and an expressibility head over a text encoder.
+    TextClassifier,
+    /// Picture classifier.
+    ImageClassifier,
+}
+
+/// One file of a bundle.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ManifestFile {
+    /// File name, relative to the manifest, without any folder.
+    pub path: String,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// Lower-case hexadecimal SHA-256.
+    pub sha256: String,
+}
+
+/// How to drive a generator graph.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GeneratorSpec {
+    /// Transformer layers, each with one key and one value cache.
+    pub layers: usize,
+    /// Key/value heads a layer.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Size of the vocabulary, the width of the logits.
+    pub vocab: usize,
+    /// Longest sequence, prompt and answer together, in tokens.
+    pub window: usize,
+    /// Token ids that end an answer.
+    pub stop_ids: Vec<u32>,
+    /// The prompt of each task.
+    pub tasks: Tasks,
+}
+
+/// The prompts around a user's text.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tasks {
+    /// Prompt of the positive expression.
+    pub positive: TaskPrompt,
+    /// Prompt of the negative expression.
+    pub negative: TaskPrompt,
+    /// Prompt of the reply.
+    pub reply: TaskPrompt,
+}
+
+/// What stands before and after the user's text. Control tokens are recognised here, and only here.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TaskPrompt {
+    /// Everything before the text; computed once and cached.
+    pub prefix: String,
+    /// Everything after it.
+    pub suffix: String,
+}
+
+/// How to feed a text classifier and read its heads.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TextClassifierSpec {
+    /// Tokens a window, `cls` and `sep` included.
+    pub window: usize,
+    /// Tokens between the starts of two windows of a long text.
+    pub stride: usize,
+    /// Token that opens a window.
+    pub cls_id: u32,
+    /// Token that closes it.
+    pub sep_id: u32,
+    /// Token that fills a batch up.
+    pub pad_id: u32,
+    /// Order of the `harm` output; must be the order of the interface.
+    pub categories: [String; 5],
+    /// Per category, probability = sigmoid(scale · logit + bias).
+    pub calibration: [Calibration; 5],
+    /// The expressibility head.
+    pub expressibility: ExpressibilitySpec,
+}
+
+/// Platt scaling of one score.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Calibration {
+    /// Factor on the logit; positive.
+    pub scale: f32,
+    /// Added to the scaled logit.
+    pub bias: f32,
+}
+
+/// The second head of the text classifier.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExpressibilitySpec {
+    /// Order of the output; must be the order of `domain::Expressibility`.
+    pub classes: [String; 5],
+    /// A text is special when 1 − p(statement) reaches this.
+    pub threshold: f32,
+}
+
+/// How to feed an image classifier and read its classes.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImageClassifierSpec {
+    /// Side of the square input in pixels.
+    pub size: u32,
+    /// Order of the `probabilities` output.
+    pub classes: [String; 5],
+    /// How the sexual score follows from the classes.
+    pub sexual: SexualSpec,
+}
+
+/// sexual = sigmoid(scale · logit(Σ weight · p(class)) + bias).
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SexualSpec {
+    /// Weight of each class that counts.
+    pub weights: BTreeMap<String, f32>,
+    /// Factor on the logit; positive.
+    pub scale: f32,
+    /// Added to the scaled logit.
+    pub bias: f32,
+}

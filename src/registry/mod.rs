@@ -1,0 +1,112 @@
+//! Which identifiers have which verified models on this machine.
+//!
+//! Owns the folder layout `<models>/<identifier>/build/<component>/`. A component whose folder is absent is not
+//! installed; one that is present but damaged is an error, never silently skipped. Runs on the starting thread.
+
+pub mod bundle;
+pub mod manifest;
+
+use std::{collections::BTreeMap, fmt, path::Path, sync::Arc};
+
+pub use bundle::{Bundle, BundleError};
+pub use manifest::Kind;
+
+use crate::domain::ModelId;
+
+/// The three models behind an identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ComponentName {
+    /// Text generator.
+    Generator,
+    /// Text classifier.
+    Text,
+    /// Image classifier.
+    Image,
+}
+
+impl ComponentName {
+    /// All three.
+    pub const ALL: [Self; 3] = [Self::Generator, Self::Text, Self::Image];
+
+    /// Name of its folder and metric label.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Generator => "generator",
+            Self::Text => "text",
+            Self::Image => "image",
+        }
+    }
+
+    /// The kind its manifest must state.
+    pub const fn kind(self) -> Kind {
+        match self {
+            Self::Generator => Kind::Generator,
+            Self::Text => Kind::TextClassifier,
+            Self::Image => Kind::ImageClassifier,
+        }
+    }
+}
+
+impl fmt::Display for ComponentName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Every installed, verified bundle.
+#[derive(Debug, Default)]
+pub struct Registry {
+    bundles: BTreeMap<(ModelId, ComponentName), Arc<Bundle>>,
+}
+
+impl Registry {
+    /// Opens what is installed below `models` for the given identifiers.
+    ///
+    /// # Errors
+    /// The first [`BundleError`]: a damaged model must stop the start, not shrink the service.
+    pub fn open(models: &Path, identifiers: &[ModelId]) -> Result<Self, BundleError> {
+        let mut registry = Self::default();
+        for &id in identifiers {
+            for component in ComponentName::ALL {
+                let dir = models.join(id.as_str()).join("build").join(component.as_str());
+                if !dir.is_dir() {
+                    continue;
+                }
+                let bundle = Bundle::open(&dir)?;
+                if bundle.manifest().kind != component.kind() {
+                    return Err(BundleError::Malformed {
+                        path: dir.join("manifest.json"),
+                        reason: format!("it describes no {component} model"),
+                    });
+                }
+                registry.insert(id, component, bundle);
+            }
+        }
+        Ok(registry)
+    }
+
+    fn insert(&mut self, id: ModelId, component: ComponentName, bundle: Bundle) {
+        // Two identifiers may stand on the same built model; it is then loaded once.
+        let shared = self
+            .bundles
+            .iter()
+            .find(|((_, name), other)| *name == component && other.digest() == bundle.digest())
+            .map(|(_, other)| Arc::clone(other));
+        self.bundles.insert((id, component), shared.unwrap_or_else(|| Arc::new(bundle)));
+    }
+
+    /// The bundle behind an identifier's component, if installed.
+    pub fn get(&self, id: ModelId, component: ComponentName) -> Option<&Arc<Bundle>> {
+        self.bundles.get(&(id, component))
+    }
+
+    /// Everything installed, ordered by identifier and component.
+    pub fn iter(&self) -> impl Iterator<Item = (ModelId, ComponentName, &Arc<Bundle>)> {
+        self.bundles.iter().map(|(&(id, component), bundle)| (id, component, bundle))
+    }
+
+    /// Whether nothing is installed.
+    pub fn is_empty(&self) -> bool {
+        self.bundles.is_empty()
+    }
+}

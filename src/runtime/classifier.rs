@@ -1,0 +1,118 @@
+//! The text classifier: windows of tokens to calibrated probabilities.
+
+use ort::{session::Session, value::Tensor};
+
+use super::{Forward, Runtime, RuntimeError, sigmoid};
+use crate::registry::{Bundle, manifest::TextClassifierSpec};
+
+/// One window of a text: token ids with the opening and closing token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Window(pub Vec<u32>);
+
+/// A whole text as overlapping windows, at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextTokens {
+    /// The windows in reading order.
+    pub windows: Vec<Window>,
+}
+
+/// What the classifier says of one window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TextOutput {
+    /// Calibrated probabilities in the order of `Category::ALL`.
+    pub harm: [f32; 5],
+    /// Probabilities in the order of `Expressibility::ALL`, summing to 1.
+    pub expressibility: [f32; 5],
+}
+
+/// A session of the classifier graph: `input_ids` int64 `[batch, tokens]`, `lengths` int32 `[batch]` →
+/// `harm` and `expressibility` float32 logits `[batch, 5]`.
+pub struct TextClassifier {
+    session: Session,
+    spec: TextClassifierSpec,
+}
+
+impl TextClassifier {
+    /// Opens the graph of `bundle`.
+    ///
+    /// # Errors
+    /// [`RuntimeError`] when the bundle is no text classifier or its graph cannot be opened.
+    pub fn open(runtime: &Runtime, bundle: &Bundle) -> Result<Self, RuntimeError> {
+        let spec = bundle
+            .manifest()
+            .text_classifier
+            .clone()
+            .ok_or_else(|| RuntimeError::Load("the bundle is no text classifier".into()))?;
+        Ok(Self { session: runtime.open(&bundle.graph())?, spec })
+    }
+
+    fn read(&self, harm: &[f32], expressibility: &[f32]) -> Option<TextOutput> {
+        let harm: [f32; 5] = harm.try_into().ok()?;
+        let mut calibrated = [0.0; 5];
+        for ((out, logit), scaling) in calibrated.iter_mut().zip(harm).zip(&self.spec.calibration) {
+            *out = sigmoid(scaling.scale * logit + scaling.bias);
+        }
+        Some(TextOutput { harm: calibrated, expressibility: softmax(expressibility.try_into().ok()?) })
+    }
+}
+
+impl Forward for TextClassifier {
+    type Input = Window;
+    type Output = TextOutput;
+
+    fn cost(input: &Window) -> usize {
+        input.0.len()
+    }
+
+    fn run(&mut self, batch: &[Window]) -> Result<Vec<TextOutput>, RuntimeError> {
+        let rows = batch.len();
+        let tokens = batch.iter().map(Self::cost).max().unwrap_or(0);
+        let pad = i64::from(self.spec.pad_id);
+        let mut ids = Vec::with_capacity(rows * tokens);
+        let mut lengths = Vec::with_capacity(rows);
+        for Window(window) in batch {
+            ids.extend(window.iter().map(|&id| i64::from(id)));
+            ids.resize(ids.len() + tokens - window.len(), pad);
+            lengths.push(i32::try_from(window.len()).unwrap_or(i32::MAX));
+        }
+        let outputs = self.session.run(ort::inputs![
+            "input_ids" => Tensor::from_array(([rows, tokens], ids))?,
+            "lengths" => Tensor::from_array(([rows], lengths))?,
+        ])?;
+        let head = |name: &str| {
+            outputs.get(name).ok_or_else(|| RuntimeError::Shape(format!("no output {name}")))
+        };
+        let (_, harm) = head("harm")?.try_extract_tensor::<f32>()?;
+        let (_, expressibility) = head("expressibility")?.try_extract_tensor::<f32>()?;
+        let harm = harm.to_vec();
+        let expressibility = expressibility.to_vec();
+        drop(outputs);
+        let answers: Option<Vec<TextOutput>> = harm
+            .chunks(5)
+            .zip(expressibility.chunks(5))
+            .map(|(harm, expressibility)| self.read(harm, expressibility))
+            .collect();
+        match answers {
+            Some(answers) if answers.len() == rows => Ok(answers),
+            _ => Err(RuntimeError::Shape(format!("{} logits for {rows} windows", harm.len()))),
+        }
+    }
+}
+
+fn softmax(logits: [f32; 5]) -> [f32; 5] {
+    let highest = logits.into_iter().fold(f32::NEG_INFINITY, f32::max);
+    let weights = logits.map(|logit| (logit - highest).exp());
+    let total: f32 = weights.iter().sum();
+    weights.map(|weight| weight / total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn softmax_survives_large_logits() {
+        let p = softmax([1000.0, 0.0, 0.0, 0.0, 1000.0]);
+        assert!((p[0] - 0.5).abs() < 1e-6 && (p[4] - 0.5).abs() < 1e-6 && p[1] < 1e-6);
+    }
+}

@@ -1,0 +1,130 @@
+//! A generator graph with its KV cache: [`Decode`] over ONNX Runtime.
+//!
+//! Graph contract (see `scripts/forge/decoder.py`): `input_ids` int64 `[batch, sequence]`, `seqlens_k` int32
+//! `[batch]` (tokens of the row after the pass, minus one), `total_sequence_length` int32 scalar (the longest row
+//! after the pass), `past.{layer}.{key,value}` and `present.…` bound to the same memory, `logits` float32
+//! `[batch, vocab]`. A pass is either one row with any number of tokens or many rows with one token each.
+
+use std::collections::HashMap;
+
+use ort::{
+    memory::{AllocationDevice, AllocatorType, MemoryInfo, MemoryType},
+    session::{IoBinding, Session},
+    value::Tensor,
+};
+
+use super::{
+    Decode, Runtime, RuntimeError, Step,
+    kv::{KvCache, KvShape},
+};
+use crate::registry::{Bundle, manifest::GeneratorSpec};
+
+/// Tokens a prefill pass takes at once. The attention of a pass needs `heads × chunk × window` floats, so a long
+/// prompt is cut to keep that near 50 MB.
+const PREFILL_CHUNK: usize = 256;
+
+/// A generator: session, cache, and one binding for each set of rows in use.
+pub struct Decoder {
+    // Field order is drop order: bindings point into the cache and belong to the session.
+    bindings: HashMap<(usize, usize), IoBinding>,
+    cache: KvCache,
+    session: Session,
+    spec: GeneratorSpec,
+    rows: usize,
+}
+
+impl Decoder {
+    /// Opens the graph of `bundle` with a cache of `rows` rows.
+    ///
+    /// # Errors
+    /// [`RuntimeError`] when the bundle is no generator or its graph cannot be opened.
+    pub fn open(runtime: &Runtime, bundle: &Bundle, rows: usize) -> Result<Self, RuntimeError> {
+        let spec = bundle
+            .manifest()
+            .generator
+            .clone()
+            .ok_or_else(|| RuntimeError::Load("the bundle is no generator".into()))?;
+        let shape = KvShape {
+            layers: spec.layers,
+            rows,
+            heads: spec.kv_heads,
+            window: spec.window,
+            width: spec.head_dim,
+        };
+        Ok(Self {
+            bindings: HashMap::new(),
+            cache: KvCache::new(shape)?,
+            session: runtime.open(&bundle.graph())?,
+            spec,
+            rows,
+        })
+    }
+
+    /// One pass over rows `start..start + past.len()`; `tokens` is `[rows, sequence]` flattened.
+    fn pass(&mut self, start: usize, past: &[usize], tokens: &[u32]) -> Result<Vec<f32>, RuntimeError> {
+        let count = past.len();
+        let sequence = tokens.len() / count.max(1);
+        let after: Vec<usize> = past.iter().map(|past| past + sequence).collect();
+        let longest = after.iter().copied().max().unwrap_or(0);
+        if count == 0 || sequence == 0 || start + count > self.rows || longest > self.spec.window {
+            return Err(RuntimeError::Shape(format!("{count} rows from {start} with {longest} tokens")));
+        }
+        let binding = match self.bindings.entry((start, count)) {
+            std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::hash_map::Entry::Vacant(entry) => {
+                let mut binding = self.cache.bind(&self.session, start, count)?;
+                let host = MemoryInfo::new(AllocationDevice::CPU, 0, AllocatorType::Device, MemoryType::CPUOutput)?;
+                binding.bind_output_to_device("logits", &host)?;
+                entry.insert(binding)
+            }
+        };
+        let ids: Vec<i64> = tokens.iter().map(|&token| i64::from(token)).collect();
+        binding.bind_input("input_ids", &Tensor::from_array(([count, sequence], ids))?)?;
+        binding.bind_input("seqlens_k", &Tensor::from_array(([count], after.iter().map(|&n| int32(n - 1)).collect::<Vec<_>>()))?)?;
+        binding.bind_input("total_sequence_length", &Tensor::from_array(ndarray::arr0(int32(longest)))?)?;
+        let outputs = self.session.run_binding(binding)?;
+        let logits = outputs.get("logits").ok_or_else(|| RuntimeError::Shape("no logits".into()))?;
+        let (shape, values) = logits.try_extract_tensor::<f32>()?;
+        if values.len() == count * self.spec.vocab {
+            Ok(values.to_vec())
+        } else {
+            Err(RuntimeError::Shape(format!("logits {shape:?}")))
+        }
+    }
+}
+
+impl Decode for Decoder {
+    fn rows(&self) -> usize {
+        self.rows
+    }
+
+    fn window(&self) -> usize {
+        self.spec.window
+    }
+
+    fn prefill(&mut self, row: usize, past: usize, tokens: &[u32]) -> Result<Vec<f32>, RuntimeError> {
+        let mut done = past;
+        let mut logits = Vec::new();
+        for chunk in tokens.chunks(PREFILL_CHUNK) {
+            logits = self.pass(row, &[done], chunk)?;
+            done += chunk.len();
+        }
+        Ok(logits)
+    }
+
+    fn step(&mut self, steps: &[Step]) -> Result<Vec<Vec<f32>>, RuntimeError> {
+        let past: Vec<usize> = steps.iter().map(|step| step.past).collect();
+        let tokens: Vec<u32> = steps.iter().map(|step| step.token).collect();
+        let logits = self.pass(0, &past, &tokens)?;
+        Ok(logits.chunks(self.spec.vocab).map(<[f32]>::to_vec).collect())
+    }
+
+    fn copy(&mut self, from: usize, to: usize, length: usize) {
+        self.cache.copy(from, to, length);
+    }
+}
+
+/// Lengths are bounded by the window of the manifest, far below the type's limit.
+fn int32(length: usize) -> i32 {
+    i32::try_from(length).unwrap_or(i32::MAX)
+}

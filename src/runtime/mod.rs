@@ -1,0 +1,99 @@
+//! Local inference: the only importer of `ort` and `tokenizers`.
+//!
+//! Owns sessions, tokenizers and KV buffers, and turns tensors into plain numbers. Refuses queues, deadlines and
+//! policy. A session has one owner: its methods take `&mut self` and run on the engine thread that holds it.
+
+pub mod classifier;
+pub mod decoder;
+mod kv;
+pub mod session;
+pub mod tokenizer;
+pub mod vision;
+
+pub use classifier::{TextClassifier, TextOutput, TextTokens, Window};
+pub use decoder::Decoder;
+pub use session::Runtime;
+pub use tokenizer::{PromptTokenizer, WindowTokenizer};
+pub use vision::{ImageClassifier, Pixels};
+
+/// One pass over a batch: classifiers.
+pub trait Forward: Send + 'static {
+    /// One item of a batch.
+    type Input: Send + 'static;
+    /// What the model says of one item.
+    type Output: Send + 'static;
+
+    /// Cost of an item when it stands alone, in the unit of the batch budget (tokens, or 1 a picture). An item is
+    /// padded to the costliest of its batch.
+    fn cost(input: &Self::Input) -> usize;
+
+    /// Runs the batch and answers item by item, in order.
+    ///
+    /// # Errors
+    /// [`RuntimeError`] fails the whole batch.
+    fn run(&mut self, batch: &[Self::Input]) -> Result<Vec<Self::Output>, RuntimeError>;
+}
+
+/// Stepwise decoding over rows of a KV cache: generators.
+///
+/// Rows `0..rows()` hold sequences. A step always covers rows `0..n`, so the caller keeps live rows together with
+/// [`Decode::copy`].
+pub trait Decode: Send + 'static {
+    /// Number of rows of the cache.
+    fn rows(&self) -> usize;
+
+    /// Longest sequence of a row, in tokens.
+    fn window(&self) -> usize;
+
+    /// Appends `tokens` to a row that already holds `past` tokens; answers the logits `[vocab]` after the last.
+    ///
+    /// # Errors
+    /// [`RuntimeError`]; the row is then undefined.
+    fn prefill(&mut self, row: usize, past: usize, tokens: &[u32]) -> Result<Vec<f32>, RuntimeError>;
+
+    /// Appends one token to each of rows `0..steps.len()`; answers one logits vector `[vocab]` a row.
+    ///
+    /// # Errors
+    /// [`RuntimeError`]; all these rows are then undefined.
+    fn step(&mut self, steps: &[Step]) -> Result<Vec<Vec<f32>>, RuntimeError>;
+
+    /// Copies the first `length` tokens of the cache of row `from` over row `to`.
+    fn copy(&mut self, from: usize, to: usize, length: usize);
+}
+
+/// One row's share of a decode step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The token to append.
+    pub token: u32,
+    /// Tokens the row holds before it.
+    pub past: usize,
+}
+
+/// Why inference failed. The text is for logs, never for callers.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// The shared library is missing or of another version.
+    #[error("cannot load ONNX Runtime: {0}; run `make setup`, or point runtime_library at libonnxruntime.so 1.24 or newer")]
+    Library(String),
+    /// A model file could not be opened.
+    #[error("cannot load the model: {0}")]
+    Load(String),
+    /// A pass failed.
+    #[error("inference failed: {0}")]
+    Inference(String),
+    /// A graph answered with a shape that its manifest does not promise.
+    #[error("the model answered with an unexpected shape: {0}")]
+    Shape(String),
+}
+
+impl From<ort::Error> for RuntimeError {
+    fn from(error: ort::Error) -> Self {
+        Self::Inference(error.to_string())
+    }
+}
+
+/// 1 / (1 + e^-x).
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
+}

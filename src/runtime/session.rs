@@ -1,0 +1,80 @@
+//! The ONNX Runtime library of the process, and sessions opened through it.
+
+use std::{
+    path::Path,
+    sync::{Arc, OnceLock},
+};
+
+use ort::{
+    environment::{Environment, GlobalThreadPoolOptions},
+    session::Session,
+};
+
+use super::RuntimeError;
+
+/// The library allows one environment a process, so it is kept for the process's life.
+static RUNTIME: OnceLock<Result<Environment, RuntimeError>> = OnceLock::new();
+
+/// The loaded library with its one thread pool, which all sessions share: however many models are open, no more
+/// than this many threads compute inside operators.
+#[derive(Clone)]
+pub struct Runtime {
+    environment: Environment,
+}
+
+impl Runtime {
+    /// Loads the shared library at `path` and makes a pool of `threads`. Later calls give the first call's runtime.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Library`] when the file is missing, no ONNX Runtime, or too old.
+    pub fn load(path: &Path, threads: usize) -> Result<Self, RuntimeError> {
+        RUNTIME
+            .get_or_init(|| start(path, threads))
+            .clone()
+            .map(|environment| Self { environment })
+    }
+
+    /// Version and build of the library.
+    pub fn build_info(&self) -> &'static str {
+        ort::info()
+    }
+
+    /// Opens a graph.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Load`] when the file is no graph this library can run.
+    pub fn open(&self, graph: &Path) -> Result<Session, RuntimeError> {
+        let load = |error: &dyn std::fmt::Display| RuntimeError::Load(format!("{}: {error}", graph.display()));
+        Session::builder(&self.environment)
+            .map_err(|error| load(&error))?
+            // Shapes change with every batch: patterns of past shapes would only hold memory.
+            .with_memory_pattern(false)
+            .map_err(|error| load(&error))?
+            .commit_from_file(graph)
+            .map_err(|error| load(&error))
+    }
+}
+
+fn start(path: &Path, threads: usize) -> Result<Environment, RuntimeError> {
+    let library = |error: &dyn std::fmt::Display| RuntimeError::Library(error.to_string());
+    if !path.is_file() {
+        return Err(RuntimeError::Library(format!("{} does not exist", path.display())));
+    }
+    // A bare name would be searched on the system's library path; the checked file must be the one that is loaded.
+    let path = path.canonicalize().map_err(|error| library(&error))?;
+    let pool = GlobalThreadPoolOptions::default()
+        .with_intra_threads(threads)
+        .and_then(|pool| pool.with_inter_threads(1))
+        .and_then(|pool| pool.with_spin_control(false));
+    let builder = ort::init_from(&path).map_err(|error| library(&error))?;
+    builder
+        .with_name("dichroic")
+        .with_telemetry(false)
+        .with_logger(Arc::new(|_level, _category, _id, _location, message: &str| {
+            // Model warnings are for whoever debugs a model; node names never hold user text.
+            tracing::debug!(target: "onnxruntime", "{message}");
+        }))
+        .with_global_thread_pool(pool.map_err(|error| library(&error))?)
+        .build()
+        .map_err(|error| library(&error))
+}

@@ -1,0 +1,121 @@
+//! Texts to token ids and back.
+//!
+//! A tokenizer is immutable and shared; encoding runs on the caller's thread.
+
+use std::path::Path;
+
+use tokenizers::Tokenizer;
+
+use super::{RuntimeError, TextTokens, Window};
+use crate::registry::{
+    Bundle,
+    manifest::{TaskPrompt, TextClassifierSpec},
+};
+
+/// Cuts a text into the windows of a classifier.
+pub struct WindowTokenizer {
+    tokenizer: Tokenizer,
+    spec: TextClassifierSpec,
+}
+
+impl WindowTokenizer {
+    /// Reads the tokenizer of a text classifier's bundle.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Load`] when the bundle is no text classifier or its tokenizer cannot be read.
+    pub fn open(bundle: &Bundle) -> Result<Self, RuntimeError> {
+        let spec = bundle
+            .manifest()
+            .text_classifier
+            .clone()
+            .ok_or_else(|| RuntimeError::Load("the bundle is no text classifier".into()))?;
+        Ok(Self { tokenizer: read(&bundle.tokenizer(), true)?, spec })
+    }
+
+    /// Encodes `text` whole: one window when it fits, overlapping windows otherwise. Nothing is cut off.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Inference`] when the tokenizer fails.
+    pub fn encode(&self, text: &str) -> Result<TextTokens, RuntimeError> {
+        let encoding = self.tokenizer.encode_fast(text, false).map_err(|error| inference(&error))?;
+        let tokens = encoding.get_ids();
+        let room = self.spec.window - 2;
+        let mut windows = Vec::new();
+        let mut start = 0;
+        loop {
+            let end = (start + room).min(tokens.len());
+            let mut ids = Vec::with_capacity(end - start + 2);
+            ids.push(self.spec.cls_id);
+            ids.extend_from_slice(tokens.get(start..end).unwrap_or_default());
+            ids.push(self.spec.sep_id);
+            windows.push(Window(ids));
+            if end == tokens.len() {
+                return Ok(TextTokens { windows });
+            }
+            start += self.spec.stride;
+        }
+    }
+}
+
+/// Builds prompts around a user's text and turns generated ids back into text.
+pub struct PromptTokenizer {
+    /// Recognises control tokens; used for our own prompt parts only.
+    control: Tokenizer,
+    /// Reads control tokens as ordinary characters, so that a text cannot close its own turn.
+    plain: Tokenizer,
+}
+
+impl PromptTokenizer {
+    /// Reads the tokenizer of a generator's bundle.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Load`] when it cannot be read.
+    pub fn open(bundle: &Bundle) -> Result<Self, RuntimeError> {
+        let path = bundle.tokenizer();
+        Ok(Self { control: read(&path, false)?, plain: read(&path, true)? })
+    }
+
+    /// The tokens before the text.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Inference`] when the tokenizer fails.
+    pub fn prefix(&self, prompt: &TaskPrompt) -> Result<Vec<u32>, RuntimeError> {
+        ids(&self.control, &prompt.prefix)
+    }
+
+    /// The tokens of the text and of what stands after it.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Inference`] when the tokenizer fails.
+    pub fn body(&self, prompt: &TaskPrompt, text: &str) -> Result<Vec<u32>, RuntimeError> {
+        let mut tokens = ids(&self.plain, text)?;
+        tokens.extend(ids(&self.control, &prompt.suffix)?);
+        Ok(tokens)
+    }
+
+    /// The text of generated tokens, control tokens left out.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Inference`] when the tokenizer fails.
+    pub fn decode(&self, tokens: &[u32]) -> Result<String, RuntimeError> {
+        self.control.decode(tokens, true).map_err(|error| inference(&error))
+    }
+}
+
+fn ids(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, RuntimeError> {
+    let encoding = tokenizer.encode_fast(text, false).map_err(|error| inference(&error))?;
+    Ok(encoding.get_ids().to_vec())
+}
+
+fn read(path: &Path, special_as_text: bool) -> Result<Tokenizer, RuntimeError> {
+    let load = |error: &dyn std::fmt::Display| RuntimeError::Load(format!("{}: {error}", path.display()));
+    let mut tokenizer = Tokenizer::from_file(path).map_err(|error| load(&error))?;
+    tokenizer.with_padding(None);
+    tokenizer.with_truncation(None).map_err(|error| load(&error))?;
+    tokenizer.set_encode_special_tokens(special_as_text);
+    Ok(tokenizer)
+}
+
+fn inference(error: &dyn std::fmt::Display) -> RuntimeError {
+    RuntimeError::Inference(error.to_string())
+}

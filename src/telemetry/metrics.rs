@@ -1,0 +1,181 @@
+//! Every metric series, once, as a field. Labels are closed sets: never a key, a text or a path from a caller.
+
+use std::{sync::Arc, time::Duration};
+
+use prometheus::{
+    Encoder as _, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
+};
+
+/// All series of the process.
+pub struct Metrics {
+    registry: Registry,
+    /// Answered requests by operation, model and status.
+    pub requests: IntCounterVec,
+    /// Seconds from the request line to the answer, by operation.
+    pub request_seconds: HistogramVec,
+    /// Requests in flight.
+    pub in_flight: IntGauge,
+    /// Requests refused before any work, by reason (`overloaded`, `rate_limit_exceeded`, `invalid_api_key`, …).
+    pub rejected: IntCounterVec,
+    /// Found categories by operation and category.
+    pub flagged: IntCounterVec,
+    /// Generated answers that were thrown away and made again, by reason.
+    pub regenerated: IntCounterVec,
+    /// 1 for every loaded model, with its hash and device.
+    pub model_info: IntGaugeVec,
+    /// Seconds spent on turning texts into tokens.
+    pub tokenization_seconds: Histogram,
+    /// Seconds spent on decoding and resizing a picture.
+    pub image_seconds: Histogram,
+    queue_seconds: HistogramVec,
+    inference_seconds: HistogramVec,
+    batch_size: HistogramVec,
+    padding_ratio: HistogramVec,
+    abandoned: IntCounterVec,
+    failures: IntCounterVec,
+    panics: IntCounterVec,
+    generated_tokens: IntCounterVec,
+    prefix_hits: IntCounterVec,
+}
+
+/// The series of one loaded model, resolved once so that workers do no label look-ups.
+#[derive(Clone)]
+pub struct ModelMetrics {
+    /// Seconds an item waited for its batch.
+    pub queue_seconds: Histogram,
+    /// Seconds a pass took.
+    pub inference_seconds: Histogram,
+    /// Items or rows in a pass.
+    pub batch_size: Histogram,
+    /// Share of a batch that was padding, 0 to 1.
+    pub padding_ratio: Histogram,
+    /// Items whose caller had left before they ran.
+    pub abandoned: IntCounter,
+    /// Passes that failed.
+    pub failures: IntCounter,
+    /// Passes that panicked; the worker was replaced.
+    pub panics: IntCounter,
+    /// Tokens generated.
+    pub generated_tokens: IntCounter,
+    /// Prompts whose prefix was found in the cache.
+    pub prefix_hits: IntCounter,
+}
+
+const MODEL: &[&str] = &["model", "component"];
+const SECONDS: &[f64] =
+    &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+const SIZES: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0];
+const SHARES: &[f64] = &[0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0];
+
+impl Metrics {
+    /// Registers all series.
+    ///
+    /// # Errors
+    /// [`prometheus::Error`] for two series of one name, which would be a mistake in this file.
+    pub fn new() -> Result<Arc<Self>, prometheus::Error> {
+        let registry = Registry::new_custom(Some("dichroic".into()), None)?;
+        let make = Maker { registry: &registry };
+        let metrics = Self {
+            requests: make.counters("requests_total", "Answered requests.", &["operation", "model", "status"])?,
+            request_seconds: make.histograms(
+                "request_duration_seconds",
+                "Seconds from the request line to the answer.",
+                &["operation"],
+                SECONDS,
+            )?,
+            in_flight: make.gauge("requests_in_flight", "Requests being answered.")?,
+            rejected: make.counters("rejected_total", "Requests refused before any work.", &["reason"])?,
+            flagged: make.counters("flagged_total", "Categories found.", &["operation", "category"])?,
+            regenerated: make.counters("regenerated_total", "Generated answers made again.", &["reason"])?,
+            model_info: make.gauges("model_info", "Loaded models.", &["model", "component", "sha256", "device"])?,
+            tokenization_seconds: make.histogram("tokenization_duration_seconds", "Seconds to tokenise a text.")?,
+            image_seconds: make.histogram("image_decode_duration_seconds", "Seconds to decode and resize a picture.")?,
+            queue_seconds: make.histograms("queue_duration_seconds", "Seconds in a queue.", MODEL, SECONDS)?,
+            inference_seconds: make.histograms("inference_duration_seconds", "Seconds of a pass.", MODEL, SECONDS)?,
+            batch_size: make.histograms("batch_size", "Items in a pass.", MODEL, SIZES)?,
+            padding_ratio: make.histograms("batch_padding_ratio", "Share of padding in a batch.", MODEL, SHARES)?,
+            abandoned: make.counters("abandoned_total", "Items whose caller left.", MODEL)?,
+            failures: make.counters("inference_failures_total", "Passes that failed.", MODEL)?,
+            panics: make.counters("worker_panics_total", "Workers replaced after a panic.", MODEL)?,
+            generated_tokens: make.counters("generated_tokens_total", "Tokens generated.", MODEL)?,
+            prefix_hits: make.counters("prefix_cache_hits_total", "Prompt prefixes found in the cache.", MODEL)?,
+            registry,
+        };
+        Ok(Arc::new(metrics))
+    }
+
+    /// The series of one model.
+    pub fn model(&self, model: &str, component: &str) -> ModelMetrics {
+        let labels = &[model, component];
+        ModelMetrics {
+            queue_seconds: self.queue_seconds.with_label_values(labels),
+            inference_seconds: self.inference_seconds.with_label_values(labels),
+            batch_size: self.batch_size.with_label_values(labels),
+            padding_ratio: self.padding_ratio.with_label_values(labels),
+            abandoned: self.abandoned.with_label_values(labels),
+            failures: self.failures.with_label_values(labels),
+            panics: self.panics.with_label_values(labels),
+            generated_tokens: self.generated_tokens.with_label_values(labels),
+            prefix_hits: self.prefix_hits.with_label_values(labels),
+        }
+    }
+
+    /// The exposition text, format 0.0.4.
+    ///
+    /// # Errors
+    /// [`prometheus::Error`] when a series cannot be encoded.
+    pub fn render(&self) -> Result<String, prometheus::Error> {
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        String::from_utf8(text).map_err(|error| prometheus::Error::Msg(error.to_string()))
+    }
+}
+
+impl ModelMetrics {
+    /// Records one pass over a batch; costs are in tokens (or pictures).
+    pub fn observe_batch(&self, items: usize, cost: usize, padded: usize, time: Duration) {
+        #[expect(clippy::cast_precision_loss, reason = "batches are far below 2^52")]
+        let (items, cost, padded) = (items as f64, cost as f64, padded.max(1) as f64);
+        self.inference_seconds.observe(time.as_secs_f64());
+        self.batch_size.observe(items);
+        self.padding_ratio.observe(1.0 - cost / padded);
+    }
+}
+
+struct Maker<'a> {
+    registry: &'a Registry,
+}
+
+impl Maker<'_> {
+    fn add<C: prometheus::core::Collector + Clone + 'static>(&self, series: C) -> Result<C, prometheus::Error> {
+        self.registry.register(Box::new(series.clone()))?;
+        Ok(series)
+    }
+
+    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
+        self.add(IntCounterVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
+        self.add(IntGaugeVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
+        self.add(IntGauge::new(name, help)?)
+    }
+
+    fn histogram(&self, name: &str, help: &str) -> Result<Histogram, prometheus::Error> {
+        self.add(Histogram::with_opts(HistogramOpts::new(name, help).buckets(SECONDS.to_vec()))?)
+    }
+
+    fn histograms(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+        buckets: &[f64],
+    ) -> Result<HistogramVec, prometheus::Error> {
+        self.add(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels)?)
+    }
+}

@@ -1,0 +1,31 @@
+//! The log subscriber of the process: JSON lines or plain text on standard error.
+
+use tracing_subscriber::EnvFilter;
+
+/// Form of a log line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// One JSON object a line.
+    Json,
+    /// For people.
+    Text,
+}
+
+/// Why logging could not start.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot start logging: {0}")]
+pub struct SubscriberError(String);
+
+/// Installs the subscriber once a process.
+///
+/// # Errors
+/// [`SubscriberError`] for a filter that does not parse, or a second call.
+pub fn install(format: Format, filter: &str) -> Result<(), SubscriberError> {
+    let filter = EnvFilter::try_new(filter).map_err(|error| SubscriberError(error.to_string()))?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        Format::Json => builder.json().flatten_event(true).with_current_span(true).with_span_list(false).try_init(),
+        Format::Text => builder.with_ansi(false).try_init(),
+    }
+    .map_err(|error| SubscriberError(error.to_string()))
+}
