@@ -8,8 +8,11 @@ safetensors file, changes it by name:
 - `<tensor>.delta`, of the tensor's shape: the tensor gains it;
 - `harm.weight` [5, 384], `harm.bias` [5], `expressibility.weight` and
   `expressibility.bias`: the heads over the mean of the last layer's states;
-- `activation.{layer}.{attention|context|inner|gelu}` [2]: the range that the
-  8-bit input of the four matrix products of a layer covers.
+- `activation.{layer}.{attention|context|inner|gelu}.range` [2]: what the 8-bit
+  input of each of the four matrix products of a layer covers, and `.width` [in]
+  (optional): the factors that its channels are divided by before, and the
+  weight's rows multiplied by, so that a few wide channels do not cost the
+  others their precision.
 
 Activations are quantised by those fixed ranges, not by the range of whatever
 batch a text comes in: a text then scores the same alone and in company.
@@ -169,7 +172,11 @@ class _Graph:
                 return self.node("MatMul", [x, kernel], output)
             added = self.node("MatMul", [x, kernel], f"{output}.product")
             return self.node("Add", [added, self.constant(f"{output}.bias", bias)], output)
-        low, high = self._range(site)
+        width = self.tensors.get(f"{site}.width")
+        if width is not None:
+            weight = weight * width[:, None]
+            x = self.node("Mul", [x, self.constant(f"{output}.narrow", 1 / width)], f"{output}.narrowed")
+        low, high = self._range(f"{site}.range")
         step = np.float32((high - low) / 255)
         zero = np.uint8(np.clip(np.rint(-low / step), 0, 255))
         scale = self.constant(f"{output}.step", np.array(step))

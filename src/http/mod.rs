@@ -17,6 +17,7 @@ mod server;
 
 use std::{sync::Arc, time::Duration};
 
+use axum::body::Bytes;
 use tokio::sync::Semaphore;
 
 use crate::{
@@ -65,15 +66,17 @@ impl Default for BodyLimits {
 /// [`App`] with what the router adds for itself; the state of every handler.
 struct Shared {
     app: App,
-    /// One permit a KiB of image body that may be held.
+    /// One permit for each [`extract::GRAIN_BYTES`] of body that may be held.
     body_room: Arc<Semaphore>,
+    /// The OpenAPI document, as it is served.
+    document: Bytes,
 }
 
 type SharedState = Arc<Shared>;
 
 impl Shared {
-    fn new(app: App) -> SharedState {
-        let kibibytes = (app.bodies.held_bytes / 1024).min(Semaphore::MAX_PERMITS);
-        Arc::new(Self { body_room: Arc::new(Semaphore::new(kibibytes)), app })
+    fn new(app: App, document: Bytes) -> SharedState {
+        let grains = (app.bodies.held_bytes / extract::GRAIN_BYTES).min(Semaphore::MAX_PERMITS);
+        Arc::new(Self { body_room: Arc::new(Semaphore::new(grains)), app, document })
     }
 }

@@ -1,15 +1,18 @@
 //! Every route on one screen.
 //!
-//! Owns which paths exist, which of them need a credential, and the layers around them. A route that is not in
-//! `PUBLIC` is guarded; there is no third list. Runs once, at start-up.
+//! Owns which paths exist, which of them need a credential, and the layers around them all. Refuses to let a route
+//! in that is neither an operation nor on the public list. Runs once, at start-up.
+
+use std::sync::Arc;
 
 use axum::{
     Router,
-    middleware::{from_fn, from_fn_with_state},
-    routing::MethodRouter,
+    middleware::{from_fn_with_state, map_response},
+    routing::{MethodRouter, get},
 };
+use utoipa::openapi::OpenApi;
 use utoipa_axum::{
-    router::{OpenApiRouter, UtoipaMethodRouter, UtoipaMethodRouterExt},
+    router::{OpenApiRouter, UtoipaMethodRouterExt},
     routes,
 };
 
@@ -19,18 +22,39 @@ use super::{
     error::ApiError,
     health,
     observe::observe,
-    openapi,
+    openapi::{self, Docs},
     routes::{guardians, prisms, sunshines},
 };
 
-/// The whole interface as a service: routes, guard, limits, errors, access log.
+/// The routes with their part of the document. `guard` goes around every operation, and around nothing else.
+pub(super) fn api(
+    guard: impl Fn(MethodRouter<SharedState>) -> MethodRouter<SharedState>,
+) -> OpenApiRouter<SharedState> {
+    let operations = [
+        routes!(prisms::express_text),
+        routes!(sunshines::reply_to_text),
+        routes!(guardians::moderate_text),
+        routes!(guardians::moderate_image),
+    ];
+    let public = [routes!(health::livez), routes!(health::readyz), routes!(health::metrics), routes!(openapi::json)];
+
+    let guarded = operations.into_iter().map(|route| route.map(&guard));
+    guarded.chain(public).fold(OpenApiRouter::with_openapi(openapi::head()), OpenApiRouter::routes)
+}
+
+/// The whole interface as one service: routes, credentials, limits, errors, access log.
 pub fn router(app: App) -> Router {
-    let shared = Shared::new(app);
-    let (routes, document) = api(&shared).split_for_parts();
-    routes
-        .merge(openapi::routes(document))
-        .fallback(|| async { ApiError::NotFound })
-        .method_not_allowed_fallback(|| async { ApiError::MethodNotAllowed })
+    let (document, docs) = (document(), Docs::new());
+    let shared = Shared::new(app, &document);
+    // On the method, not on the path: a wrong method is told so before anyone asks for a credential.
+    let guard = from_fn_with_state(Arc::clone(&shared), guard);
+
+    Router::from(api(|method| method.route_layer(guard.clone())))
+        .route("/docs", get(openapi::docs_root))
+        .route("/docs/", get({ let docs = docs.clone(); move || docs.clone().file("index.html") }))
+        .route("/docs/{file}", get(docs_file))
+        .fallback(async || ApiError::NotFound)
+        .method_not_allowed_fallback(async || ApiError::MethodNotAllowed)
         .layer(from_fn_with_state(Arc::clone(&shared), observe))
         .with_state(shared)
 }

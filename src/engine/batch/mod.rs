@@ -29,27 +29,28 @@ pub struct BatchOptions {
     pub policy: BatchPolicy,
 }
 
-/// Handle to the workers of one model. Dropping it stops them after the batch in hand.
-pub struct Batcher<F: Forward> {
-    inbox: Arc<Inbox<Job<F>>>,
+/// Handle to the workers of one model, whichever runtime it has. Dropping it stops them after the batch in hand.
+pub struct Batcher<I, O> {
+    inbox: Arc<Inbox<Job<I, O>>>,
+    cost: fn(&I) -> usize,
     workers: Vec<JoinHandle<()>>,
 }
 
 /// One item on its way through the engine.
-struct Job<F: Forward> {
-    input: F::Input,
+struct Job<I, O> {
+    input: I,
     cost: usize,
     queued: Instant,
     deadline: Instant,
-    reply: oneshot::Sender<Result<F::Output, EngineError>>,
+    reply: oneshot::Sender<Result<O, EngineError>>,
 }
 
-impl<F: Forward> Batcher<F> {
+impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
     /// Loads a model for each worker and starts the threads.
     ///
     /// # Errors
     /// [`RuntimeError`] when a model cannot be loaded or a thread cannot be started.
-    pub fn start(
+    pub fn start<F: Forward<Input = I, Output = O>>(
         name: &str,
         options: BatchOptions,
         factory: &Factory<F>,
@@ -71,20 +72,20 @@ impl<F: Forward> Batcher<F> {
                 .map_err(|error| RuntimeError::Load(format!("cannot start a worker thread: {error}")))?;
             workers.push(thread);
         }
-        Ok(Self { inbox, workers })
+        Ok(Self { inbox, cost: F::cost, workers })
     }
 
     /// Queues all inputs or none and answers them in order. Dropping the future takes them out of the queue.
     ///
     /// # Errors
     /// [`EngineError`]; one failed item fails the call.
-    pub async fn submit(&self, inputs: Vec<F::Input>, deadline: Instant) -> Result<Vec<F::Output>, EngineError> {
+    pub async fn submit(&self, inputs: Vec<I>, deadline: Instant) -> Result<Vec<O>, EngineError> {
         let queued = Instant::now();
         let (jobs, answers): (Vec<_>, Vec<_>) = inputs
             .into_iter()
             .map(|input| {
                 let (reply, answer) = oneshot::channel();
-                (Job { cost: F::cost(&input), input, queued, deadline, reply }, answer)
+                (Job { cost: (self.cost)(&input), input, queued, deadline, reply }, answer)
             })
             .unzip();
         self.inbox.push(jobs)?;
@@ -102,7 +103,7 @@ impl<F: Forward> Batcher<F> {
     }
 }
 
-impl<F: Forward> Drop for Batcher<F> {
+impl<I, O> Drop for Batcher<I, O> {
     fn drop(&mut self) {
         self.inbox.close();
         for worker in self.workers.drain(..) {
@@ -151,7 +152,7 @@ mod tests {
     }
 
     struct Bench {
-        batcher: Arc<Batcher<Fake>>,
+        batcher: Arc<Batcher<usize, usize>>,
         permits: mpsc::Sender<()>,
         batches: Arc<Mutex<Vec<Vec<usize>>>>,
         built: Arc<AtomicUsize>,

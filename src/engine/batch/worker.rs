@@ -19,7 +19,7 @@ const RELOAD_PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct Worker<F: Forward> {
     pub(super) model: Option<F>,
     pub(super) factory: Factory<F>,
-    pub(super) inbox: Arc<Inbox<Job<F>>>,
+    pub(super) inbox: Arc<Inbox<Job<F::Input, F::Output>>>,
     pub(super) policy: BatchPolicy,
     pub(super) metrics: ModelMetrics,
 }
@@ -32,7 +32,7 @@ impl<F: Forward> Worker<F> {
         }
     }
 
-    fn gather(&self) -> Option<Vec<Job<F>>> {
+    fn gather(&self) -> Option<Vec<Job<F::Input, F::Output>>> {
         let mut held = self.inbox.hold();
         loop {
             if held.closed() {
@@ -52,7 +52,7 @@ impl<F: Forward> Worker<F> {
             match self.policy.decide(&costs, oldest, now) {
                 Gather::Wait(time) => held = held.wait(Some(time)),
                 Gather::Run(places) => {
-                    let mut batch: Vec<Job<F>> =
+                    let mut batch: Vec<_> =
                         places.iter().rev().filter_map(|&place| queue.remove(place)).collect();
                     batch.reverse();
                     return Some(batch);
@@ -61,7 +61,7 @@ impl<F: Forward> Worker<F> {
         }
     }
 
-    fn skip_the_gone(&self, queue: &mut std::collections::VecDeque<Job<F>>, now: Instant) {
+    fn skip_the_gone(&self, queue: &mut std::collections::VecDeque<Job<F::Input, F::Output>>, now: Instant) {
         let mut place = 0;
         while let Some(job) = queue.get(place) {
             if job.reply.is_closed() {
@@ -77,7 +77,7 @@ impl<F: Forward> Worker<F> {
         }
     }
 
-    fn serve(&mut self, batch: Vec<Job<F>>) {
+    fn serve(&mut self, batch: Vec<Job<F::Input, F::Output>>) {
         let Some(model) = self.model.as_mut() else {
             for job in batch {
                 let _ = job.reply.send(Err(EngineError::Failed));

@@ -1,0 +1,118 @@
+"""The model build: when it runs, what it leaves, and what it shares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_checkout import FakeCheckout, refused, sha256, succeeded
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> FakeCheckout:
+    """A checkout that is set up."""
+    made = FakeCheckout(tmp_path / "clone", tmp_path / "cache", tmp_path / "index")
+    made.fill_cache()
+    succeeded(made.run("setup"))
+    assert made.builds() == 2
+    return made
+
+
+def test_the_manifest_says_what_was_built(clone: FakeCheckout) -> None:
+    manifest = clone.read("models/alpha/build/text/manifest.json")
+    fingerprint = manifest.pop("fingerprint")
+    data = b"TINY WEIGHTS + delta"
+
+    assert len(fingerprint) == 64
+    assert manifest == {
+        "format": 1,
+        "kind": "text_classifier",
+        "name": "Toy of tiny",
+        "source": "tiny",
+        "licence": "MIT",
+        "files": [{"path": "model.onnx", "bytes": len(data), "sha256": sha256(data)}],
+        "text_classifier": {"layers": 2},
+    }
+
+
+def test_a_component_that_is_the_same_as_another_costs_no_disk(clone: FakeCheckout) -> None:
+    assert (clone.built("beta/text") / "model.onnx").samefile(clone.built("alpha/text") / "model.onnx")
+
+
+def test_what_is_unchanged_is_not_built(clone: FakeCheckout) -> None:
+    assert "up to date" in succeeded(clone.run("build_models"))
+    assert clone.builds() == 2
+
+
+@pytest.mark.parametrize("what", ["recipe", "delta", "code", "imported code"])
+def test_a_change_rebuilds_and_drops_the_old_build(clone: FakeCheckout, what: str) -> None:
+    if what == "recipe":
+        clone.change("models/alpha/model.json", "components", "generator", "window", to=512)
+    elif what == "delta":
+        (clone.root / "models/alpha/delta.safetensors").write_bytes(b" + another")
+    else:
+        path = clone.root / "scripts/forge" / ("toy.py" if what == "code" else "shouting.py")
+        path.write_text(path.read_text() + "\n# changed\n")
+
+    succeeded(clone.run("build_models", "--models", "alpha,beta"))
+
+    assert clone.builds() == (3 if what == "recipe" else 4)
+    assert len(list((clone.cache / "built").iterdir())) == 2
+    if what == "delta":
+        for title in ("alpha/text", "beta/text"):
+            assert (clone.built(title) / "model.onnx").read_bytes() == b"TINY WEIGHTS + another"
+
+
+def test_a_build_that_another_checkout_uses_is_kept(clone: FakeCheckout) -> None:
+    second = FakeCheckout(clone.root.with_name("second"), clone.cache, clone.index)
+    succeeded(second.run("setup"))
+    (clone.root / "models/alpha/delta.safetensors").write_bytes(b" + another")
+
+    succeeded(clone.run("build_models"))
+
+    assert len(list((clone.cache / "built").iterdir())) == 4
+    assert (second.built("alpha/text") / "model.onnx").read_bytes() == b"TINY WEIGHTS + delta"
+
+
+def test_a_damaged_build_is_replaced(clone: FakeCheckout) -> None:
+    damaged = clone.built("alpha/text") / "model.onnx"
+    damaged.unlink()
+    damaged.write_bytes(b"TINY WEIGHTS + dElta")
+    assert "alpha/text: from the cache" in succeeded(clone.run("build_models"))
+    assert damaged.read_bytes() == b"TINY WEIGHTS + delta"
+
+    # Through the hard link this damages the cached copy as well.
+    damaged.chmod(0o644)
+    damaged.write_bytes(b"TINY WEIGHTS + dElta")
+    assert "alpha/text: built" in succeeded(clone.run("build_models"))
+    assert damaged.read_bytes() == b"TINY WEIGHTS + delta"
+
+
+def test_only_and_force_name_what_is_built(clone: FakeCheckout) -> None:
+    out = succeeded(clone.run("build_models", "--only", "alpha/text", "--force"))
+
+    assert out.count("built") == 1 and clone.builds() == 3
+    said = refused(clone.run("build_models", "--only", "alpha/image"))
+    assert "choose from alpha/generator, alpha/text, beta/text" in said
+
+
+def test_a_recipe_that_fails_leaves_the_old_build(clone: FakeCheckout) -> None:
+    module = clone.root / "scripts/forge/toy.py"
+    module.write_text('def build(source, recipe, model_dir, out):\n    raise ValueError("the delta has no heads; restore it")\n')
+
+    said = refused(clone.run("build_models", "--only", "alpha/text"))
+
+    assert said == "build_models: alpha/text cannot be built: the delta has no heads; restore it"
+    assert (clone.built("alpha/text") / "model.onnx").read_bytes() == b"TINY WEIGHTS + delta"
+    assert clone.leftovers() == []
+
+
+def test_a_missing_delta_and_a_missing_source_are_named(clone: FakeCheckout) -> None:
+    sources = clone.cache / "sources/tiny"
+    sources.rename(sources.with_name("gone"))
+    said = refused(clone.run("build_models", "--only", "alpha/text", "--force"))
+    assert "The source tiny is not in the cache: run scripts/setup" in said
+
+    (clone.root / "models/alpha/delta.safetensors").unlink()
+    said = refused(clone.run("build_models", "--only", "alpha/text"))
+    assert "names delta.safetensors, which is not in models/alpha" in said

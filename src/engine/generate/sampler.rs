@@ -1,0 +1,124 @@
+//! From logits to the next token. Pure: randomness is the seed and the step, so equal seeds give equal text in any
+//! row and company.
+
+/// How the next token is chosen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Sampling {
+    /// The likeliest token; of equals, the one with the lowest id.
+    Greedy,
+    /// Nucleus sampling (Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration").
+    Nucleus {
+        /// Divides the logits; above 0.
+        temperature: f32,
+        /// Share of the probability mass that is sampled from, 0 to 1.
+        top_p: f32,
+        /// Equal seeds draw equal tokens from equal logits.
+        seed: u64,
+    },
+}
+
+/// Tokens considered by nucleus sampling; the tail beyond them is noise for any useful `top_p`.
+const NUCLEUS_TOKENS: usize = 64;
+
+/// Picks the token for the answer's `step`-th place (0-based). `None` when no logit is a number.
+pub(super) fn pick(logits: &[f32], sampling: Sampling, step: usize) -> Option<u32> {
+    match sampling {
+        Sampling::Greedy => argmax(logits),
+        Sampling::Nucleus { temperature, top_p, seed } => nucleus(logits, temperature, top_p, uniform(seed, step)),
+    }
+}
+
+fn argmax(logits: &[f32]) -> Option<u32> {
+    let mut best: Option<(usize, f32)> = None;
+    for (token, &logit) in logits.iter().enumerate() {
+        if !logit.is_nan() && best.is_none_or(|(_, highest)| logit > highest) {
+            best = Some((token, logit));
+        }
+    }
+    best.and_then(|(token, _)| u32::try_from(token).ok())
+}
+
+fn nucleus(logits: &[f32], temperature: f32, top_p: f32, draw: f32) -> Option<u32> {
+    let mut candidates: Vec<(usize, f32)> =
+        logits.iter().copied().enumerate().filter(|(_, logit)| !logit.is_nan()).collect();
+    let by_logit = |a: &(usize, f32), b: &(usize, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+    if candidates.len() > NUCLEUS_TOKENS {
+        candidates.select_nth_unstable_by(NUCLEUS_TOKENS - 1, by_logit);
+        candidates.truncate(NUCLEUS_TOKENS);
+    }
+    candidates.sort_unstable_by(by_logit);
+    let highest = candidates.first()?.1;
+    let weight = |logit: f32| ((logit - highest) / temperature).exp();
+    let total: f32 = candidates.iter().map(|&(_, logit)| weight(logit)).sum();
+    let mut kept = 0.0;
+    let mut nucleus = 0;
+    for &(_, logit) in &candidates {
+        kept += weight(logit);
+        nucleus += 1;
+        if kept >= top_p * total {
+            break;
+        }
+    }
+    let mut left = draw * kept;
+    for &(token, logit) in candidates.iter().take(nucleus) {
+        left -= weight(logit);
+        if left <= 0.0 {
+            return u32::try_from(token).ok();
+        }
+    }
+    // Rounding may leave a crumb after the last candidate.
+    candidates.get(nucleus - 1).and_then(|&(token, _)| u32::try_from(token).ok())
+}
+
+/// A number in `[0, 1)` from seed and step: the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+fn uniform(seed: u64, step: usize) -> f32 {
+    let mut z = seed.wrapping_add((step as u64).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^= z >> 31;
+    #[expect(clippy::cast_precision_loss, reason = "24 bits are exact in an f32")]
+    let mantissa = (z >> 40) as f32;
+    mantissa / 16_777_216.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn greedy_takes_the_first_of_equals_and_skips_nan() {
+        assert_eq!(pick(&[0.0, f32::NAN, 3.0, 3.0], Sampling::Greedy, 0), Some(2));
+        assert_eq!(pick(&[f32::NAN], Sampling::Greedy, 0), None);
+    }
+
+    #[test]
+    fn equal_seeds_draw_equal_tokens_and_other_seeds_differ() {
+        let logits: Vec<f32> = (0..100).map(|n| (n % 7) as f32).collect();
+        let draw = |seed| -> Vec<_> {
+            (0..32).map(|step| pick(&logits, Sampling::Nucleus { temperature: 1.0, top_p: 0.95, seed }, step)).collect()
+        };
+        assert_eq!(draw(1), draw(1));
+        assert_ne!(draw(1), draw(2));
+    }
+
+    #[test]
+    fn the_nucleus_leaves_the_tail_out() {
+        // Probabilities are about 0.66, 0.24, 0.09 and crumbs: 0.9 of the mass is the first two or three.
+        let logits = [4.0, 3.0, 2.0, -20.0, -20.0];
+        for seed in 0..200 {
+            let token = pick(&logits, Sampling::Nucleus { temperature: 1.0, top_p: 0.9, seed }, 0);
+            assert!(matches!(token, Some(0..=2)), "{token:?}");
+        }
+    }
+
+    #[test]
+    fn draws_follow_the_probabilities() {
+        let logits = [(0.75_f32).ln(), (0.25_f32).ln()];
+        let firsts = (0..4000)
+            .filter(|&seed| {
+                pick(&logits, Sampling::Nucleus { temperature: 1.0, top_p: 1.0, seed }, 3) == Some(0)
+            })
+            .count();
+        assert!((2850..3150).contains(&firsts), "{firsts} of 4000, expected about 3000");
+    }
+}

@@ -1,0 +1,154 @@
+//! The scheduler's thread: takes jobs, advances the batch, answers, and survives a panic of the model.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{
+    super::{EngineError, Factory, inbox::Inbox},
+    GenerateParams, Generation, Job,
+    scheduler::{Progress, Scheduler, Waiting},
+};
+use crate::{
+    runtime::{Decode, RuntimeError},
+    telemetry::ModelMetrics,
+};
+
+/// Pause before a model that could not be loaded again is tried once more.
+const RELOAD_PAUSE: Duration = Duration::from_secs(1);
+
+/// The caller of a live sequence.
+pub(super) struct Reply {
+    sender: tokio::sync::oneshot::Sender<Result<Generation, EngineError>>,
+    deadline: Instant,
+}
+
+impl Waiting for Reply {
+    fn is_gone(&self) -> bool {
+        self.sender.is_closed() || Instant::now() >= self.deadline
+    }
+}
+
+pub(super) struct Worker<D: Decode> {
+    scheduler: Option<Scheduler<D, Reply>>,
+    factory: Factory<D>,
+    inbox: Arc<Inbox<Job>>,
+    metrics: ModelMetrics,
+}
+
+impl<D: Decode> Worker<D> {
+    pub(super) fn new(decoder: D, factory: Factory<D>, inbox: Arc<Inbox<Job>>, metrics: ModelMetrics) -> Self {
+        Self { scheduler: Some(Scheduler::new(decoder)), factory, inbox, metrics }
+    }
+
+    /// Serves until the inbox is closed.
+    pub(super) fn run(mut self) {
+        while self.wait_for_work() {
+            self.advance();
+        }
+        for reply in self.scheduler.as_mut().map(Scheduler::abandon).unwrap_or_default() {
+            let _ = reply.sender.send(Err(EngineError::ShuttingDown));
+        }
+    }
+
+    /// Blocks while there is nothing to do; false once the inbox is closed.
+    fn wait_for_work(&self) -> bool {
+        let idle = self.scheduler.as_ref().is_none_or(Scheduler::is_idle);
+        let mut held = self.inbox.hold();
+        loop {
+            if held.closed() {
+                for job in held.queue().drain(..) {
+                    let _ = job.reply.send(Err(EngineError::ShuttingDown));
+                }
+                return false;
+            }
+            if !idle || !held.queue().is_empty() {
+                return true;
+            }
+            held = held.wait(None);
+        }
+    }
+
+    fn advance(&mut self) {
+        let Some(scheduler) = self.scheduler.as_mut() else {
+            while let Some((_, reply)) = next_job(&self.inbox, &self.metrics) {
+                let _ = reply.sender.send(Err(EngineError::Failed));
+            }
+            self.reload();
+            return;
+        };
+        let start = Instant::now();
+        let (inbox, metrics) = (&self.inbox, &self.metrics);
+        // The scheduler is dropped and rebuilt after a panic, so no half-changed state is seen again.
+        let result = catch_unwind(AssertUnwindSafe(|| scheduler.advance(|| next_job(inbox, metrics))));
+        match result {
+            Ok(Ok(progress)) => {
+                let rows = scheduler.live() + progress.finished.len() + progress.gone.len();
+                if rows > 0 {
+                    self.metrics.observe_batch(rows, rows, rows, start.elapsed());
+                }
+                self.answer(progress);
+            }
+            Ok(Err(error)) => self.fail(Some(&error)),
+            Err(_) => self.fail(None),
+        }
+    }
+
+    fn answer(&self, progress: Progress<Reply>) {
+        self.metrics.generated_tokens.inc_by(progress.tokens as u64);
+        self.metrics.prefix_hits.inc_by(u64::from(progress.prefix_hit));
+        for (reply, generation) in progress.finished {
+            let _ = reply.sender.send(Ok(generation));
+        }
+        for reply in progress.gone {
+            self.metrics.abandoned.inc();
+            let _ = reply.sender.send(Err(EngineError::Deadline));
+        }
+    }
+
+    /// Fails everybody in the batch. The cache is then undefined, so the model is made anew.
+    fn fail(&mut self, error: Option<&RuntimeError>) {
+        if let Some(error) = error {
+            tracing::error!(%error, "a decode step failed; the generator is replaced");
+        } else {
+            tracing::error!("a generator panicked; it is replaced");
+            self.metrics.panics.inc();
+        }
+        self.metrics.failures.inc();
+        for reply in self.scheduler.as_mut().map(Scheduler::abandon).unwrap_or_default() {
+            let _ = reply.sender.send(Err(EngineError::Failed));
+        }
+        self.reload();
+    }
+
+    fn reload(&mut self) {
+        // Dropped first: two copies of a large model may not fit in memory.
+        self.scheduler = None;
+        match (self.factory)() {
+            Ok(decoder) => self.scheduler = Some(Scheduler::new(decoder)),
+            Err(error) => {
+                tracing::error!(%error, "a generator could not load its model again");
+                std::thread::sleep(RELOAD_PAUSE);
+            }
+        }
+    }
+}
+
+/// The oldest job whose caller still waits.
+fn next_job(inbox: &Inbox<Job>, metrics: &ModelMetrics) -> Option<(GenerateParams, Reply)> {
+    let mut held = inbox.hold();
+    while let Some(job) = held.queue().pop_front() {
+        let reply = Reply { sender: job.reply, deadline: job.deadline };
+        if reply.sender.is_closed() {
+            metrics.abandoned.inc();
+        } else if reply.is_gone() {
+            let _ = reply.sender.send(Err(EngineError::Deadline));
+        } else {
+            metrics.queue_seconds.observe(job.queued.elapsed().as_secs_f64());
+            return Some((job.params, reply));
+        }
+    }
+    None
+}

@@ -1,0 +1,206 @@
+//! The use cases: what each operation does with the models of an identifier.
+//!
+//! The only composer of engines. Refuses HTTP. Runs on the async threads; everything heavy is handed to engine
+//! threads or to the rayon pool, and dropping a call's future takes its work out of every queue.
+
+mod guardian_image;
+mod guardian_text;
+mod prism;
+mod readiness;
+mod sunshine;
+mod writer;
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::sync::Semaphore;
+
+pub use guardian_image::ImageGuardian;
+pub use guardian_text::TextGuardian;
+pub use readiness::{ModelStatus, Readiness};
+pub use writer::Writer;
+
+use crate::{
+    domain::{Category, ImageBytes, ModelId, Operation, Prism, Threshold, ValidText, Verdict},
+    engine::EngineError,
+    telemetry::Metrics,
+};
+
+/// Why an operation gave no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ServiceError {
+    /// The identifier has no model for this operation on this machine.
+    #[error("no model is installed for this operation")]
+    ModelNotInstalled,
+    /// A queue is full.
+    #[error("the queue is full")]
+    Overloaded {
+        /// When to try again.
+        retry_after: Duration,
+    },
+    /// The request's time ran out.
+    #[error("the deadline passed")]
+    Deadline,
+    /// The server is being stopped.
+    #[error("the server is shutting down")]
+    ShuttingDown,
+    /// Every generated candidate was flagged or empty.
+    #[error("no generated answer passed the checks")]
+    GenerationRejected,
+    /// The bytes are no picture of a known format.
+    #[error("the picture's format is not supported")]
+    UnsupportedImage,
+    /// The picture exceeds a limit.
+    #[error("the picture is too large")]
+    ImageTooLarge,
+    /// The picture is damaged.
+    #[error("the picture is damaged")]
+    CorruptImage,
+    /// A model failed.
+    #[error("inference failed")]
+    Internal,
+}
+
+impl From<EngineError> for ServiceError {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Overloaded => Self::Overloaded { retry_after: RETRY_AFTER },
+            EngineError::Deadline => Self::Deadline,
+            EngineError::ShuttingDown => Self::ShuttingDown,
+            EngineError::Failed => Self::Internal,
+        }
+    }
+}
+
+/// A queue of this server drains within about a second.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// The models behind one identifier. What is absent answers [`ServiceError::ModelNotInstalled`].
+#[derive(Clone, Default)]
+pub struct Models {
+    /// Writes expressions and replies.
+    pub writer: Option<Arc<Writer>>,
+    /// Moderates texts, and guards what the writer writes.
+    pub text: Option<Arc<TextGuardian>>,
+    /// Moderates pictures.
+    pub image: Option<Arc<ImageGuardian>>,
+}
+
+/// Bounds of the use cases.
+#[derive(Clone, Copy, Debug)]
+pub struct ServiceOptions {
+    /// Time a request may take.
+    pub timeout: Duration,
+    /// Pictures that may be decoded or wait for it.
+    pub image_queue: usize,
+}
+
+/// Everything that handlers see.
+pub struct Services {
+    models: BTreeMap<ModelId, Models>,
+    options: ServiceOptions,
+    metrics: Arc<Metrics>,
+    image_permits: Arc<Semaphore>,
+    readiness: readiness::Probe,
+}
+
+impl Services {
+    /// Puts the use cases over the given models.
+    pub fn new(models: BTreeMap<ModelId, Models>, options: ServiceOptions, metrics: Arc<Metrics>) -> Self {
+        Self {
+            models,
+            image_permits: Arc::new(Semaphore::new(options.image_queue)),
+            options,
+            metrics,
+            readiness: readiness::Probe::default(),
+        }
+    }
+
+    /// One positive and one negative expression of a text.
+    ///
+    /// # Errors
+    /// [`ServiceError`]
+    pub async fn prism(&self, model: ModelId, text: ValidText) -> Result<Prism, ServiceError> {
+        let models = self.models(model);
+        let (Some(writer), Some(guardian)) = (&models.writer, &models.text) else {
+            return Err(ServiceError::ModelNotInstalled);
+        };
+        self.timed(|deadline| prism::express(writer, guardian, &self.metrics, text, deadline)).await
+    }
+
+    /// One short encouraging reply to a text.
+    ///
+    /// # Errors
+    /// [`ServiceError`]
+    pub async fn sunshine(&self, model: ModelId, text: ValidText) -> Result<String, ServiceError> {
+        let models = self.models(model);
+        let (Some(writer), Some(guardian)) = (&models.writer, &models.text) else {
+            return Err(ServiceError::ModelNotInstalled);
+        };
+        self.timed(|deadline| sunshine::reply(writer, guardian, &self.metrics, text, deadline)).await
+    }
+
+    /// Moderates a text.
+    ///
+    /// # Errors
+    /// [`ServiceError`]
+    pub async fn guard_text(
+        &self,
+        model: ModelId,
+        text: ValidText,
+        threshold: Threshold,
+    ) -> Result<Verdict, ServiceError> {
+        let guardian = self.models(model).text.as_ref().ok_or(ServiceError::ModelNotInstalled)?;
+        let judgement = self.timed(|deadline| guardian.judge(text.as_str().to_owned(), deadline)).await?;
+        Ok(self.verdict(Operation::GuardianText, threshold.judge(judgement.scores)))
+    }
+
+    /// Moderates a picture.
+    ///
+    /// # Errors
+    /// [`ServiceError`]
+    pub async fn guard_image(
+        &self,
+        model: ModelId,
+        image: ImageBytes,
+        threshold: Threshold,
+    ) -> Result<Verdict, ServiceError> {
+        let guardian = self.models(model).image.as_ref().ok_or(ServiceError::ModelNotInstalled)?;
+        let permit = Arc::clone(&self.image_permits)
+            .try_acquire_owned()
+            .map_err(|_| ServiceError::Overloaded { retry_after: RETRY_AFTER })?;
+        let scores = self.timed(|deadline| guardian.judge(image, permit, deadline)).await?;
+        Ok(self.verdict(Operation::GuardianImage, threshold.judge(scores)))
+    }
+
+    /// Whether every installed model answers, from a canary inference that is at most a few seconds old.
+    pub async fn readiness(&self) -> Readiness {
+        self.readiness.check(&self.models).await
+    }
+
+    fn models(&self, id: ModelId) -> &Models {
+        const NONE: &Models = &Models { writer: None, text: None, image: None };
+        self.models.get(&id).unwrap_or(NONE)
+    }
+
+    /// Runs a use case under the request's deadline. The engines honour it too; this holds for what lies between.
+    async fn timed<T, F: Future<Output = Result<T, ServiceError>>>(
+        &self,
+        work: impl FnOnce(Instant) -> F,
+    ) -> Result<T, ServiceError> {
+        let deadline = Instant::now() + self.options.timeout;
+        tokio::time::timeout_at(deadline.into(), work(deadline)).await.unwrap_or(Err(ServiceError::Deadline))
+    }
+
+    fn verdict(&self, operation: Operation, verdict: Verdict) -> Verdict {
+        for category in Category::ALL {
+            if verdict.found(category) {
+                self.metrics.flagged.with_label_values(&[operation.as_str(), category.as_str()]).inc();
+            }
+        }
+        verdict
+    }
+}

@@ -1,0 +1,92 @@
+//! Readiness by proof: one canary inference a model, not a flag set at the start.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+use tokio::sync::Mutex;
+
+use super::{Models, ServiceError};
+use crate::{
+    domain::{ModelId, ValidText},
+    service::writer::Task,
+};
+
+/// How long a canary's result holds: probes come often and must cost little.
+const FRESH: Duration = Duration::from_secs(10);
+/// Time a canary may take; a busy queue delays it without making the model unfit.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The state of every installed model.
+#[derive(Clone, Debug, Serialize)]
+pub struct Readiness {
+    /// Whether all of them answer and there is at least one.
+    pub ready: bool,
+    /// One entry for every component of every identifier.
+    pub models: Vec<ModelStatus>,
+}
+
+/// The state of one component.
+#[derive(Clone, Debug, Serialize)]
+pub struct ModelStatus {
+    /// The identifier.
+    pub id: ModelId,
+    /// `generator`, `text` or `image`.
+    pub component: &'static str,
+    /// Whether its last canary was answered.
+    pub ready: bool,
+    /// SHA-256 of its manifest.
+    pub sha256: String,
+    /// Where it runs.
+    pub device: &'static str,
+}
+
+/// The last result and when it was found.
+#[derive(Default)]
+pub(super) struct Probe {
+    last: Mutex<Option<(Instant, Readiness)>>,
+}
+
+impl Probe {
+    pub(super) async fn check(&self, models: &BTreeMap<ModelId, Models>) -> Readiness {
+        // Held across the canaries: many probes at once cause one inference.
+        let mut last = self.last.lock().await;
+        if let Some((at, readiness)) = last.as_ref()
+            && at.elapsed() < FRESH
+        {
+            return readiness.clone();
+        }
+        let mut statuses = Vec::new();
+        for (&id, models) in models {
+            let status = |component, digest: &str, answer: Result<(), ServiceError>| ModelStatus {
+                id,
+                component,
+                // A full queue is work, not a fault.
+                ready: matches!(answer, Ok(()) | Err(ServiceError::Overloaded { .. })),
+                sha256: digest.to_owned(),
+                device: "cpu",
+            };
+            if let Some(writer) = &models.writer {
+                statuses.push(status("generator", writer.digest(), probe_writer(writer).await));
+            }
+            if let Some(text) = &models.text {
+                let answer = text.judge("ready".into(), Instant::now() + PATIENCE).await;
+                statuses.push(status("text", text.digest(), answer.map(|_| ())));
+            }
+            if let Some(image) = &models.image {
+                statuses.push(status("image", image.digest(), image.probe(PATIENCE).await.map(|_| ())));
+            }
+        }
+        let ready = !statuses.is_empty() && statuses.iter().all(|status| status.ready);
+        let readiness = Readiness { ready, models: statuses };
+        *last = Some((Instant::now(), readiness.clone()));
+        readiness
+    }
+}
+
+async fn probe_writer(writer: &super::Writer) -> Result<(), ServiceError> {
+    let text = ValidText::new("Hello".into()).map_err(|_| ServiceError::Internal)?;
+    writer.write(&text, &[(Task::Reply, 0)], Instant::now() + PATIENCE).await.map(|_| ())
+}

@@ -1,0 +1,17 @@
+//! The reply: one short encouraging sentence.
+
+use std::{sync::Arc, time::Instant};
+
+use super::{ServiceError, TextGuardian, Writer, prism::checked, writer::Task};
+use crate::{domain::ValidText, telemetry::Metrics};
+
+pub(super) async fn reply(
+    writer: &Writer,
+    guardian: &TextGuardian,
+    metrics: &Arc<Metrics>,
+    text: ValidText,
+    deadline: Instant,
+) -> Result<String, ServiceError> {
+    let mut replies = checked(writer, guardian, metrics, &text, &[Task::Reply], deadline).await?;
+    replies.pop().ok_or(ServiceError::Internal)
+}
