@@ -135,14 +135,15 @@ def photograph() -> bytes:
         draw.line([(0, y), (width, y)], (round(90 + 130 * share), round(150 + 70 * share), round(225 - 30 * share)))
     draw.ellipse([470, 60, 540, 130], (255, 244, 200))
     for base, rough, colour in ((260, 46, (92, 112, 128)), (330, 30, (70, 98, 76)), (400, 10, (96, 138, 62))):
-        ridge, y = [(0, height)], float(base)
+        ridge, peak = [(0, height)], float(base)
         for x in range(0, width + 20, 20):
-            y += grain.uniform(-rough, rough) * 0.5 + (base - y) * 0.3
-            ridge.append((x, round(y)))
+            peak += grain.uniform(-rough, rough) * 0.5 + (base - peak) * 0.3
+            ridge.append((x, round(peak)))
         draw.polygon([*ridge, (width, height)], colour)
     for _ in range(5000):
         x, y = grain.randrange(width), grain.randrange(405, height)
-        draw.line([(x, y), (x + grain.randint(-2, 2), y - grain.randint(2, 9))], (60 + grain.randrange(70), 110 + grain.randrange(60), 40))
+        blade = [(x, y), (x + grain.randint(-2, 2), y - grain.randint(2, 9))]
+        draw.line(blade, (60 + grain.randrange(70), 110 + grain.randrange(60), 40))
     noise = Image.effect_noise((width, height), 18).convert("RGB")
     picture = Image.blend(picture.filter(ImageFilter.GaussianBlur(0.8)), noise, 0.06)
     return _encoded(picture, "JPEG", quality=88)

@@ -152,6 +152,35 @@ class Checkpoint:
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
         return np.ascontiguousarray(values, dtype=np.float32)
 
+    def grid(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
+        """Step and offset [rows, blocks of 32] of the grid that a tensor's values lie on.
+
+        Every value of a block is the offset plus a whole number of steps. None
+        for the types that have no single grid over 32 values.
+        """
+        tensor = self._tensors[name]
+        kind = gguf.GGMLQuantizationType
+        block_bytes = gguf.GGML_QUANT_SIZES.get(tensor.tensor_type, (0, 0))[1]
+        raw = np.ascontiguousarray(tensor.data).view(np.uint8)
+
+        def halves(blocks: np.ndarray, at: int) -> np.ndarray:
+            return np.ascontiguousarray(blocks[..., at : at + 2]).view(np.float16).astype(np.float32)
+
+        rows = int(tensor.shape[1]) if len(tensor.shape) > 1 else 1
+        if tensor.tensor_type in (kind.Q4_0, kind.Q5_0, kind.Q8_0):
+            step = np.abs(halves(raw.reshape(rows, -1, block_bytes), 0)[..., 0])
+            return step, np.zeros_like(step)
+        if tensor.tensor_type in (kind.Q4_1, kind.Q5_1):
+            blocks = raw.reshape(rows, -1, block_bytes)
+            return halves(blocks, 0)[..., 0], halves(blocks, 2)[..., 0]
+        if tensor.tensor_type == kind.Q4_K:
+            blocks = raw.reshape(rows, -1, block_bytes)
+            scales, minima = gguf.quants.Q4_K.get_scale_min(blocks[..., 4:16].reshape(-1, 12))
+            step = halves(blocks, 0) * scales.reshape(*blocks.shape[:2], 8).astype(np.float32)
+            offset = -halves(blocks, 2) * minima.reshape(*blocks.shape[:2], 8).astype(np.float32)
+            return step.reshape(rows, -1), offset.reshape(rows, -1)
+        return None
+
 
 def _pack_nibbles(values: np.ndarray) -> np.ndarray:
     """Two 4-bit values a byte along the last axis, the first in the low half."""
@@ -175,13 +204,44 @@ def _fit(blocks: np.ndarray, bits: int, shrink: float) -> tuple[np.ndarray, np.n
     return codes, scale, zero
 
 
-def quantise(weights: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _refine(
+    blocks: np.ndarray, step: np.ndarray, offset: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scale and zero point of an 8-bit grid that holds a coarser source grid.
+
+    A scale of step / k meets every step of the source; only the offset is
+    rounded, to a whole number of scales. The k that rounds it least is taken.
+    Returns also which blocks fit (the others have no such k within 8 bits).
+    """
+    low = np.minimum(blocks.min(axis=1), 0.0)
+    high = np.maximum(blocks.max(axis=1), 0.0)
+    best = np.full(len(blocks), np.inf, dtype=np.float32)
+    scale, zero = np.ones_like(step), np.zeros_like(step)
+    for k in range(1, 18):
+        fine = step / np.float32(k)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            start = np.rint(-low / fine)
+            above = np.rint(high / fine)
+            drift = offset / fine
+            # The offset is itself on the grid of zeros, up to this much.
+            miss = np.abs(drift - np.rint(drift)) * fine
+        fits = (step > 0) & (start + above <= 255) & (miss <= best)
+        best = np.where(fits, miss, best)
+        scale = np.where(fits, fine, scale)
+        zero = np.where(fits, start, zero)
+    return scale, zero, np.isfinite(best)
+
+
+def quantise(
+    weights: np.ndarray, bits: int, grid: tuple[np.ndarray, np.ndarray] | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Block-quantises a float32 [out, in] matrix for `MatMulNBits`.
 
     Returns the packed codes [out, blocks, 32 * bits / 8], the scales
-    [out, blocks] and the packed zero points [out, bytes]. At 4 bits several
-    shrunken ranges are tried, each with its scale refitted by least squares, and
-    the one with the smallest squared error is kept.
+    [out, blocks] and the packed zero points [out, bytes]. At 8 bits the grid of
+    the source, if given, is kept: the result is then exact but for the rounding
+    of its offsets. At 4 bits several shrunken ranges are tried, each with its
+    scale refitted by least squares, and the smallest squared error wins.
     """
     rows, columns = weights.shape
     if columns % BLOCK:
@@ -190,11 +250,23 @@ def quantise(weights: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray, np
     codes_out = np.empty((rows, per_row, BLOCK), dtype=np.uint8)
     scales_out = np.empty((rows, per_row), dtype=np.float32)
     zeros_out = np.empty((rows, per_row), dtype=np.uint8)
-    step = max(1, (1 << 22) // columns)
-    for start in range(0, rows, step):
-        part = weights[start : start + step]
+    at_once = max(1, (1 << 22) // columns)
+    for start in range(0, rows, at_once):
+        part = weights[start : start + at_once]
         blocks = part.reshape(-1, BLOCK)
         codes, scale, zero = _fit(blocks, bits, 1.0)
+        if bits == 8 and grid is not None:
+            step, offset = (side[start : start + len(part)].reshape(-1) for side in grid)
+            fine, fine_zero, fits = _refine(blocks, step, offset)
+            # Rounding the offset moves a whole block together, by less than
+            # one code in 60 of its range; drop it where the plain fit is nearer.
+            kept = np.rint((blocks - offset[:, None]) / fine[:, None]) + np.rint(offset / fine)[:, None]
+            kept = np.clip(kept + fine_zero[:, None], 0, 255)
+            error = ((kept - fine_zero[:, None]) * fine[:, None] - blocks) ** 2
+            plain = ((codes - zero[:, None]) * scale[:, None] - blocks) ** 2
+            fits &= error.sum(axis=1) <= plain.sum(axis=1)
+            codes = np.where(fits[:, None], kept, codes)
+            scale, zero = np.where(fits, fine, scale), np.where(fits, fine_zero, zero)
         if bits == 4:
             best = np.full(len(blocks), np.inf, dtype=np.float32)
             for shrink in (1.0, 0.94, 0.88, 0.82, 0.76):
@@ -289,26 +361,33 @@ class _Builder:
         self.accuracy_level = {"int8": 4, "float": 1}[precision.get("activations", "int8")]
         self.graph = graph
 
-    def matmul(self, x: str, name: str, weights: np.ndarray, bits: int, bias: str = "") -> str:
-        packed, scales, zeros = quantise(weights, bits)
-        graph = self.graph
-        inputs = [
-            x,
-            graph.constant(f"{name}.codes", packed),
-            graph.constant(f"{name}.scales", scales),
-            graph.constant(f"{name}.zeros", zeros),
+    def table(self, label: str, names: Sequence[str], bits: int) -> list[str]:
+        """Quantises the named tensors, stacked by rows, into three constants."""
+        checkpoint = self.checkpoint
+        parts = [
+            quantise(checkpoint.tensor(name), bits, checkpoint.grid(name)) for name in names
         ]
-        return self.matmul_node(inputs, weights.shape, bits, bias)
+        return [
+            self.graph.constant(f"{label}.{what}", np.concatenate(arrays))
+            for what, arrays in zip(("codes", "scales", "zeros"), zip(*parts))
+        ]
+
+    def matmul(
+        self, x: str, label: str, names: Sequence[str], shape: tuple[int, int], bias: str = ""
+    ) -> str:
+        """The product with the named layers, their outputs side by side."""
+        inputs = [x, *self.table(label, names, self.linear_bits)]
+        return self.matmul_node(inputs, shape, self.linear_bits, bias)
 
     def matmul_node(
-        self, inputs: list[str], shape: tuple[int, ...], bits: int, bias: str = ""
+        self, inputs: list[str], shape: tuple[int, int], bits: int, bias: str = ""
     ) -> str:
         return self.graph.node(
             "MatMulNBits",
             inputs + (["", bias] if bias else []),
             domain=MICROSOFT,
-            N=int(shape[0]),
-            K=int(shape[1]),
+            N=shape[0],
+            K=shape[1],
             bits=bits,
             block_size=BLOCK,
             accuracy_level=self.accuracy_level,
@@ -350,12 +429,7 @@ class _Builder:
         untied = checkpoint.has("output.weight")
         head_name = "output.weight" if untied else "token_embd.weight"
         head_shape = (shape.vocab, shape.width)
-        packed, scales, zeros = quantise(checkpoint.tensor(head_name), self.head_bits)
-        head = [
-            graph.constant("head.codes", packed),
-            graph.constant("head.scales", scales),
-            graph.constant("head.zeros", zeros),
-        ]
+        head = self.table("head", [head_name], self.head_bits)
 
         def lay_head(x: str) -> str:
             return self.matmul_node([x, *head], head_shape, self.head_bits)
@@ -374,12 +448,7 @@ class _Builder:
                 raise ValueError("an embedding shared with the head needs an 8-bit head")
             table = head
         else:
-            codes, steps, offsets = quantise(checkpoint.tensor("token_embd.weight"), 8)
-            table = [
-                graph.constant("embedding.codes", codes),
-                graph.constant("embedding.scales", steps),
-                graph.constant("embedding.zeros", offsets),
-            ]
+            table = self.table("embedding", ["token_embd.weight"], 8)
         # The gather keeps the block axis of the table, so that the codes have
         # the very shape that the head's product wants and are stored once.
         cube = graph.constant("cube", np.array([shape.vocab, -1, 1], dtype=np.int64))
@@ -411,12 +480,13 @@ class _Builder:
         graph, shape, checkpoint = self.graph, self.shape, self.checkpoint
         prefix = f"blk.{layer}."
         parts = [f"{prefix}attn_{part}" for part in "qkv"]
-        weights = np.concatenate([checkpoint.tensor(f"{part}.weight") for part in parts])
         bias = ""
         if checkpoint.has(f"{parts[0]}.bias"):
             joined = np.concatenate([checkpoint.tensor(f"{part}.bias") for part in parts])
             bias = graph.constant(f"{prefix}qkv.bias", joined)
-        qkv = self.matmul(x, f"{prefix}qkv", weights, self.linear_bits, bias)
+        size = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+        names = [f"{part}.weight" for part in parts]
+        qkv = self.matmul(x, f"{prefix}qkv", names, (size, shape.width), bias)
         if shape.gemma:
             query, key, value = self.normed_heads(qkv, prefix)
         else:
@@ -464,21 +534,19 @@ class _Builder:
         return out[0], out[1], names[2]
 
     def feed_forward(self, x: str, layer: int) -> str:
-        graph, checkpoint = self.graph, self.checkpoint
+        graph, shape = self.graph, self.shape
         prefix = f"blk.{layer}."
-        weights = np.concatenate(
-            [checkpoint.tensor(f"{prefix}ffn_{part}.weight") for part in ("gate", "up")]
-        )
-        both = self.matmul(x, f"{prefix}gate_up", weights, self.linear_bits)
+        names = [f"{prefix}ffn_{part}.weight" for part in ("gate", "up")]
+        both = self.matmul(x, f"{prefix}gate_up", names, (2 * shape.hidden, shape.width))
         gate, up = f"{prefix}gate", f"{prefix}up"
         graph.node("Split", [both], [gate, up], axis=-1, num_outputs=2)
-        if self.shape.gemma:
+        if shape.gemma:
             gate = graph.node("FastGelu", [gate], domain=MICROSOFT)
         else:
             gate = graph.node("QuickGelu", [gate], domain=MICROSOFT, alpha=1.0)
         product = graph.node("Mul", [gate, up])
-        down = checkpoint.tensor(f"{prefix}ffn_down.weight")
-        return self.matmul(product, f"{prefix}down", down, self.linear_bits)
+        names = [f"{prefix}ffn_down.weight"]
+        return self.matmul(product, f"{prefix}down", names, (shape.width, shape.hidden))
 
     def lay(self) -> None:
         graph, shape = self.graph, self.shape
@@ -495,8 +563,8 @@ class _Builder:
                 # Beyond the last attention only the last position is wanted.
                 x = graph.node("Gather", [x, last], axis=1)
                 residual = graph.node("Gather", [residual, last], axis=1)
-            output = self.checkpoint.tensor(f"{prefix}attn_output.weight")
-            x = self.matmul(x, f"{prefix}attn_output", output, self.linear_bits)
+            size = (shape.width, shape.heads * shape.head_dim)
+            x = self.matmul(x, f"{prefix}output", [f"{prefix}attn_output.weight"], size)
             if shape.gemma:
                 x = self.norm(x, f"{prefix}post_attention_norm.weight")
             x, residual = self.add_and_norm(x, residual, f"{prefix}ffn_norm.weight")

@@ -9,10 +9,9 @@ safetensors file, changes it by name:
 - `harm.weight` [5, 384], `harm.bias` [5], `expressibility.weight` and
   `expressibility.bias`: the heads over the mean of the last layer's states;
 - `activation.{layer}.{attention|context|inner|gelu}.range` [2]: what the 8-bit
-  input of each of the four matrix products of a layer covers, and `.width` [in]
-  (optional): the factors that its channels are divided by before, and the
-  weight's rows multiplied by, so that a few wide channels do not cost the
-  others their precision.
+  input of each of the four matrix products of a layer covers, and `.exact` [n]
+  (optional): channels of it that are multiplied in full precision instead,
+  because their wide range would cost all others their precision.
 
 Activations are quantised by those fixed ranges, not by the range of whatever
 batch a text comes in: a text then scores the same alone and in company.
@@ -172,36 +171,43 @@ class _Graph:
                 return self.node("MatMul", [x, kernel], output)
             added = self.node("MatMul", [x, kernel], f"{output}.product")
             return self.node("Add", [added, self.constant(f"{output}.bias", bias)], output)
-        width = self.tensors.get(f"{site}.width")
-        if width is not None:
-            weight = weight * width[:, None]
-            x = self.node("Mul", [x, self.constant(f"{output}.narrow", 1 / width)], f"{output}.narrowed")
+        exact = self.tensors.get(f"{site}.exact")
+        if exact is None:
+            return self._rounded(x, site, weight, bias, output)
+        chosen = np.sort(exact.astype(np.int64))
+        kernel = self.constant(f"{output}.exact.weight", weight[chosen])
+        self.node("Gather", [x, self.constant(f"{output}.chosen", chosen)], f"{output}.exact.in", axis=-1)
+        self.node("MatMul", [f"{output}.exact.in", kernel], f"{output}.exact")
+        # With their weights zero there, the rounded product may clip the
+        # exact channels as it likes.
+        rest = weight.copy()
+        rest[chosen] = 0
+        self._rounded(x, site, rest, bias, f"{output}.rounded")
+        return self.node("Add", [f"{output}.rounded", f"{output}.exact"], output)
+
+    def _rounded(self, x: str, site: str, weight: np.ndarray, bias: np.ndarray | None, output: str) -> str:
         low, high = self._range(f"{site}.range")
         step = np.float32((high - low) / 255)
-        zero = np.uint8(np.clip(np.rint(-low / step), 0, 255))
         scale = self.constant(f"{output}.step", np.array(step))
-        point = self.constant(f"{output}.zero", np.array(zero))
+        point = self.constant(f"{output}.zero", np.array(np.rint(-low / step), np.uint8))
         steps, scales = quantised(weight)
         inputs = [
-            self.node("QuantizeLinear", [x, scale, point], f"{output}.input"),
+            self.node("QuantizeLinear", [x, scale, point], f"{output}.in"),
             self.constant(f"{output}.weight", steps),
             scale,
             self.constant(f"{output}.scales", scales),
             point,
-            "",
         ]
         if bias is not None:
-            inputs.append(self.constant(f"{output}.bias", bias))
-        while not inputs[-1]:
-            inputs.pop()
+            inputs += ["", self.constant(f"{output}.bias", bias)]
         return self.fused("MatMulIntegerToFloat", inputs, output)
 
-    def _range(self, site: str) -> tuple[float, float]:
-        if site not in self.tensors:
-            raise ValueError(f"The delta has no {site}: measure the activation ranges again.")
-        low, high = (float(v) for v in self.tensors[site])
+    def _range(self, name: str) -> tuple[float, float]:
+        if name not in self.tensors:
+            raise ValueError(f"The delta has no {name}: measure the activation ranges again.")
+        low, high = (float(v) for v in self.tensors[name])
         if not low <= 0.0 < high:
-            raise ValueError(f"The delta's {site} does not span zero: measure the activation ranges again.")
+            raise ValueError(f"The delta's {name} does not span zero: measure the activation ranges again.")
         return low, high
 
     def skip_norm(self, x: str, skip: str, name: str, bias: np.ndarray, output: str) -> str:

@@ -46,7 +46,9 @@ def from_os_error(error: OSError, place: Path) -> SetupError:
             f"{path} cannot be written: make it writable for this user, or set DICHROIC_CACHE"
             " to a folder that is."
         )
-    return SetupError(f"{path}: {error.strerror or error}.")
+    return SetupError(
+        f"{path} cannot be used ({error.strerror or error}): make it usable, or set DICHROIC_CACHE to another folder."
+    )
 
 
 def from_client(client: str, wanted: str, output: str) -> SetupError:

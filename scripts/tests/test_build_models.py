@@ -98,7 +98,9 @@ def test_only_and_force_name_what_is_built(clone: FakeCheckout) -> None:
 
 def test_a_recipe_that_fails_leaves_the_old_build(clone: FakeCheckout) -> None:
     module = clone.root / "scripts/forge/toy.py"
-    module.write_text('def build(source, recipe, model_dir, out):\n    raise ValueError("the delta has no heads; restore it")\n')
+    module.write_text(
+        'def build(source, recipe, model_dir, out):\n    raise ValueError("the delta has no heads; restore it")\n'
+    )
 
     said = refused(clone.run("build_models", "--only", "alpha/text"))
 

@@ -201,7 +201,7 @@ def main() -> None:
     rows = text_data.load(args.data)
     look = random.Random(args.seed).sample(
         [r for r in rows if text_data.split_of(r.text, r.source) == "validation"
-         and (r.positive() or hash_share(r.text) < 0.35)
+         and (r.positive() or text_data.share_of(r.text) < 0.35)
          and r.source != "cold-zh"],
         2500,
     ) + random.Random(args.seed).sample(
@@ -283,13 +283,6 @@ def main() -> None:
     log(f"final: {glance(model, look, look_ids)}")
     write(args.out, lambda p: save_file(model.delta_tensors(), str(p)))
     log(f"wrote {args.out}")
-
-
-def hash_share(text: str) -> float:
-    """A fixed number in 0..1 for a text, to thin a sample the same way each run."""
-    import hashlib
-
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") / 2**32
 
 
 if __name__ == "__main__":

@@ -136,6 +136,11 @@ def split_of(text: str, source: str) -> str:
     return "train"
 
 
+def share_of(text: str) -> float:
+    """A fixed number in 0..1 for a text, to thin a sample the same way each run."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") / 2**32
+
+
 def _lines(path: Path) -> list[dict]:
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8") as handle:

@@ -45,9 +45,8 @@ impl ImageBytes {
             return Err(ImageFieldError::TooLarge);
         }
         let alphabet = if url_safe { alphabet::URL_SAFE } else { alphabet::STANDARD };
-        let bytes = GeneralPurpose::new(&alphabet, INDIFFERENT)
-            .decode(&compact)
-            .map_err(|_| ImageFieldError::InvalidBase64)?;
+        let bytes =
+            GeneralPurpose::new(&alphabet, INDIFFERENT).decode(&compact).map_err(|_| ImageFieldError::InvalidBase64)?;
         match bytes.len() {
             0 => Err(ImageFieldError::InvalidBase64),
             length if length > MAX_BYTES => Err(ImageFieldError::TooLarge),
@@ -75,7 +74,8 @@ fn strip_data_prefix(field: &str) -> Result<&str, ImageFieldError> {
     };
     let rest = &field[scheme.len()..];
     let (header, data) = rest.split_once(',').ok_or(ImageFieldError::InvalidBase64)?;
-    let is_base64 = header.len() >= 7 && header.is_char_boundary(header.len() - 7)
+    let is_base64 = header.len() >= 7
+        && header.is_char_boundary(header.len() - 7)
         && header[header.len() - 7..].eq_ignore_ascii_case(";base64");
     if is_base64 { Ok(data) } else { Err(ImageFieldError::InvalidBase64) }
 }
@@ -93,8 +93,15 @@ mod tests {
     #[test]
     fn every_spelling_of_the_same_bytes_is_accepted() {
         for field in [
-            "+//+AQ==", "+//+AQ", "-__-AQ==", "-__-AQ", " +//+\n\tAQ== ", "data:image/png;base64,+//+AQ==",
-            "data:;base64,-__-AQ", "DATA:text/html;charset=x;BASE64,+//+AQ", "\n data:image/gif;base64, +// +AQ",
+            "+//+AQ==",
+            "+//+AQ",
+            "-__-AQ==",
+            "-__-AQ",
+            " +//+\n\tAQ== ",
+            "data:image/png;base64,+//+AQ==",
+            "data:;base64,-__-AQ",
+            "DATA:text/html;charset=x;BASE64,+//+AQ",
+            "\n data:image/gif;base64, +// +AQ",
         ] {
             assert_eq!(decode(field).as_deref(), Ok(BYTES), "{field:?}");
         }
@@ -102,7 +109,9 @@ mod tests {
 
     #[test]
     fn what_is_no_base64_is_refused() {
-        for field in ["", " ", "=", "A", "*abc", "+//-AQ", "data:image/png,abcd", "data:image/png;base64", "é", "data:é,AAAA"] {
+        for field in
+            ["", " ", "=", "A", "*abc", "+//-AQ", "data:image/png,abcd", "data:image/png;base64", "é", "data:é,AAAA"]
+        {
             assert_eq!(decode(field), Err(ImageFieldError::InvalidBase64), "{field:?}");
         }
     }

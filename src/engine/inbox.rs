@@ -28,11 +28,7 @@ pub(super) struct Held<'a, T> {
 
 impl<T> Inbox<T> {
     pub(super) fn new(capacity: usize) -> Self {
-        Self {
-            state: Mutex::new(State { queue: VecDeque::new(), closed: false }),
-            arrived: Condvar::new(),
-            capacity,
-        }
+        Self { state: Mutex::new(State { queue: VecDeque::new(), closed: false }), arrived: Condvar::new(), capacity }
     }
 
     /// Queues all items or none.
@@ -84,9 +80,7 @@ impl<T> Held<'_, T> {
         let Self { inbox, guard } = self;
         let guard = match timeout {
             None => inbox.arrived.wait(guard).unwrap_or_else(PoisonError::into_inner),
-            Some(timeout) => {
-                inbox.arrived.wait_timeout(guard, timeout).unwrap_or_else(PoisonError::into_inner).0
-            }
+            Some(timeout) => inbox.arrived.wait_timeout(guard, timeout).unwrap_or_else(PoisonError::into_inner).0,
         };
         Self { inbox, guard }
     }

@@ -102,7 +102,6 @@ pub(super) struct Facts {
 impl ApiError {
     /// One line an error: the table that the documentation is made from as well.
     #[rustfmt::skip]
-    #[expect(clippy::too_many_lines, reason = "a table reads best whole")]
     pub(super) const fn facts(self) -> Facts {
         use ErrorType::{Authentication, InvalidRequest, NotFound, NotImplemented, RateLimit, Server};
         use Param::{Image, Model, ScoreThreshold, Text};

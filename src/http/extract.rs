@@ -189,7 +189,8 @@ mod tests {
         ] {
             assert!(json(&[value]), "{value}");
         }
-        for value in ["", "text/plain", "text/json", "application/jsonp", "application/+json", "json", "application/x"] {
+        for value in ["", "text/plain", "text/json", "application/jsonp", "application/+json", "json", "application/x"]
+        {
             assert!(!json(&[value]), "{value}");
         }
         assert!(!json(&[]));

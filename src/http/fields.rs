@@ -196,19 +196,18 @@ mod tests {
             b"{}}",
             b"{} {}",
             b"{'text':1}",
-            b"{"other":nul}",
-            b"{"other":"ÿ"}",
-            b"{"other":"\ud800"}",
-            b"{"\ud800":1}",
-            b"{"other":[1,]}",
-            b"{"other":01}",
-            b"{"other":"
-"}",
-            b"ï»¿{}",
+            b"{\"other\":nul}",
+            b"{\"other\":\"\xff\"}",
+            b"{\"other\":\"\\ud800\"}",
+            b"{\"\\ud800\":1}",
+            b"{\"other\":[1,]}",
+            b"{\"other\":01}",
+            b"{\"other\":\"\n\"}",
+            b"\xef\xbb\xbf{}",
             b"[1,2",
             b"NaN",
-            b"{"score_threshold":NaN}",
-            b"{"score_threshold":1e999}",
+            b"{\"score_threshold\":NaN}",
+            b"{\"score_threshold\":1e999}",
         ] {
             assert_eq!(refusal(body), Some(ApiError::InvalidJson), "{}", body.escape_ascii());
         }
@@ -216,28 +215,26 @@ mod tests {
 
     #[test]
     fn only_an_object_is_a_body() {
-        for body in ["null", "true", "1", "-1", "0.5", ""text"", "[]", "[{"text":"a"}]", " [1]
-"] {
+        for body in ["null", "true", "1", "-1", "0.5", "\"text\"", "[]", "[{\"text\":\"a\"}]", " [1]\n"] {
             assert_eq!(refusal(body), Some(ApiError::NotAnObject), "{body}");
         }
-        assert_eq!(refusal(" {} 
-"), None);
+        assert_eq!(refusal(" {} \n"), None);
     }
 
     #[test]
     fn nesting_is_bounded_without_using_up_the_stack() {
-        let nested = |levels: usize| format!("{{"other":{}{}}}", "[".repeat(levels - 1), "]".repeat(levels - 1));
+        let nested = |levels: usize| format!("{{\"other\":{}{}}}", "[".repeat(levels - 1), "]".repeat(levels - 1));
         assert_eq!(refusal(nested(127)), None);
         assert_eq!(refusal(nested(128)), Some(ApiError::InvalidJson));
         assert_eq!(refusal("[".repeat(1_000_000)), Some(ApiError::InvalidJson));
-        assert_eq!(refusal("{"a":".repeat(1_000_000)), Some(ApiError::InvalidJson));
+        assert_eq!(refusal("{\"a\":".repeat(1_000_000)), Some(ApiError::InvalidJson));
     }
 
     #[test]
     fn a_known_field_comes_once_and_an_unknown_one_as_often_as_it_likes() {
         let twice = Some(ApiError::DuplicateField(Param::Text));
         assert_eq!(refusal(r#"{"text":"a","text":"b"}"#), twice);
-        assert_eq!(refusal(r#"{"text":null,"text":"b"}"#), twice);
+        assert_eq!(refusal(r#"{"text":null,"te\u0078t":"b"}"#), twice);
         assert_eq!(refusal(r#"{"other":1,"other":2,"Text":3,"Text":4}"#), None);
         let image_unknown = Fields::parse(br#"{"image":1,"image":2}"#, &[Param::Text]);
         assert!(image_unknown.is_ok());
@@ -247,7 +244,7 @@ mod tests {
     fn a_plain_string_is_not_copied() {
         let mut fields = Fields::parse(br#"{"image":"aGk="}"#, ALL).unwrap();
         assert!(matches!(fields.image(), Ok(Cow::Borrowed("aGk="))));
-        let mut escaped = Fields::parse(br#"{"image":"aGk="}"#, ALL).unwrap();
+        let mut escaped = Fields::parse(br#"{"image":"aG\u006b="}"#, ALL).unwrap();
         assert_eq!(escaped.image(), Ok("aGk=".into()));
     }
 
@@ -258,7 +255,7 @@ mod tests {
         assert_eq!(fields.image(), Err(ApiError::MissingField(Param::Image)));
         assert_eq!(fields.model(), Ok(ModelId::Alpha));
         assert_eq!(fields.score_threshold(), Ok(Threshold::default()));
-        for value in ["true", "[]", "{}", "["a"]"] {
+        for value in ["true", "[]", "{}", "[\"a\"]"] {
             let body = format!(r#"{{"text":{value},"model":{value},"image":{value},"score_threshold":{value}}}"#);
             let mut fields = Fields::parse(body.as_bytes(), ALL).unwrap();
             assert_eq!(fields.text(), Err(ApiError::InvalidType(Param::Text)), "{value}");

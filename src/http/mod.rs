@@ -17,8 +17,8 @@ mod server;
 
 use std::{sync::Arc, time::Duration};
 
-use axum::body::Bytes;
 use tokio::sync::Semaphore;
+use utoipa::openapi::OpenApi;
 
 use crate::{
     access::{KeyStore, Limiter},
@@ -27,7 +27,6 @@ use crate::{
     telemetry::Metrics,
 };
 
-pub use openapi::document;
 pub use router::router;
 pub use server::{ServeOptions, serve};
 
@@ -68,14 +67,13 @@ struct Shared {
     app: App,
     /// One permit for each [`extract::GRAIN_BYTES`] of body that may be held.
     body_room: Arc<Semaphore>,
-    /// The OpenAPI document, as it is served.
-    document: Bytes,
+    document: OpenApi,
 }
 
 type SharedState = Arc<Shared>;
 
 impl Shared {
-    fn new(app: App, document: Bytes) -> SharedState {
+    fn new(app: App, document: OpenApi) -> SharedState {
         let grains = (app.bodies.held_bytes / extract::GRAIN_BYTES).min(Semaphore::MAX_PERMITS);
         Arc::new(Self { body_room: Arc::new(Semaphore::new(grains)), app, document })
     }

@@ -92,10 +92,13 @@ pub(super) async fn observe(State(shared): State<SharedState>, mut request: Requ
 
 /// The caller's id when it is 1 to 128 visible ASCII characters, otherwise a new one.
 fn request_id(headers: &HeaderMap) -> HeaderValue {
-    let given = headers.get(REQUEST_ID).filter(|value| {
-        (1..=128).contains(&value.len()) && value.as_bytes().iter().all(u8::is_ascii_graphic)
-    });
-    given.cloned().or_else(|| HeaderValue::try_from(Uuid::now_v7().to_string()).ok()).unwrap_or(HeaderValue::from_static(NONE))
+    let given = headers
+        .get(REQUEST_ID)
+        .filter(|value| (1..=128).contains(&value.len()) && value.as_bytes().iter().all(u8::is_ascii_graphic));
+    given
+        .cloned()
+        .or_else(|| HeaderValue::try_from(Uuid::now_v7().to_string()).ok())
+        .unwrap_or(HeaderValue::from_static(NONE))
 }
 
 fn write_body(response: &mut Response, error: ApiError, id: &HeaderValue) {

@@ -7,10 +7,9 @@ use std::sync::Arc;
 
 use axum::{
     Router,
-    middleware::{from_fn_with_state, map_response},
+    middleware::from_fn_with_state,
     routing::{MethodRouter, get},
 };
-use utoipa::openapi::OpenApi;
 use utoipa_axum::{
     router::{OpenApiRouter, UtoipaMethodRouterExt},
     routes,
@@ -22,7 +21,7 @@ use super::{
     error::ApiError,
     health,
     observe::observe,
-    openapi::{self, Docs},
+    openapi,
     routes::{guardians, prisms, sunshines},
 };
 
@@ -44,15 +43,13 @@ pub(super) fn api(
 
 /// The whole interface as one service: routes, credentials, limits, errors, access log.
 pub fn router(app: App) -> Router {
-    let (document, docs) = (document(), Docs::new());
-    let shared = Shared::new(app, &document);
-    // On the method, not on the path: a wrong method is told so before anyone asks for a credential.
+    let shared = Shared::new(app, openapi::document());
     let guard = from_fn_with_state(Arc::clone(&shared), guard);
-
+    // Around the method, not the path: a wrong method is told so before anyone asks for a credential.
     Router::from(api(|method| method.route_layer(guard.clone())))
         .route("/docs", get(openapi::docs_root))
-        .route("/docs/", get({ let docs = docs.clone(); move || docs.clone().file("index.html") }))
-        .route("/docs/{file}", get(docs_file))
+        .route("/docs/", get(openapi::docs_index))
+        .route("/docs/{file}", get(openapi::docs_file))
         .fallback(async || ApiError::NotFound)
         .method_not_allowed_fallback(async || ApiError::MethodNotAllowed)
         .layer(from_fn_with_state(Arc::clone(&shared), observe))

@@ -79,9 +79,7 @@ impl Forward for TextClassifier {
             "input_ids" => Tensor::from_array(([rows, tokens], ids))?,
             "lengths" => Tensor::from_array(([rows], lengths))?,
         ])?;
-        let head = |name: &str| {
-            outputs.get(name).ok_or_else(|| RuntimeError::Shape(format!("no output {name}")))
-        };
+        let head = |name: &str| outputs.get(name).ok_or_else(|| RuntimeError::Shape(format!("no output {name}")));
         let (_, harm) = head("harm")?.try_extract_tensor::<f32>()?;
         let (_, expressibility) = head("expressibility")?.try_extract_tensor::<f32>()?;
         let harm = harm.to_vec();

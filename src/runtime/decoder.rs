@@ -44,13 +44,8 @@ impl Decoder {
             .generator
             .clone()
             .ok_or_else(|| RuntimeError::Load("the bundle is no generator".into()))?;
-        let shape = KvShape {
-            layers: spec.layers,
-            rows,
-            heads: spec.kv_heads,
-            window: spec.window,
-            width: spec.head_dim,
-        };
+        let shape =
+            KvShape { layers: spec.layers, rows, heads: spec.kv_heads, window: spec.window, width: spec.head_dim };
         Ok(Self {
             bindings: HashMap::new(),
             cache: KvCache::new(shape)?,
@@ -80,7 +75,10 @@ impl Decoder {
         };
         let ids: Vec<i64> = tokens.iter().map(|&token| i64::from(token)).collect();
         binding.bind_input("input_ids", &Tensor::from_array(([count, sequence], ids))?)?;
-        binding.bind_input("seqlens_k", &Tensor::from_array(([count], after.iter().map(|&n| int32(n - 1)).collect::<Vec<_>>()))?)?;
+        binding.bind_input(
+            "seqlens_k",
+            &Tensor::from_array(([count], after.iter().map(|&n| int32(n - 1)).collect::<Vec<_>>()))?,
+        )?;
         binding.bind_input("total_sequence_length", &Tensor::from_array(ndarray::arr0(int32(longest)))?)?;
         let outputs = self.session.run_binding(binding)?;
         let logits = outputs.get("logits").ok_or_else(|| RuntimeError::Shape("no logits".into()))?;

@@ -74,7 +74,9 @@ pub struct Step {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum RuntimeError {
     /// The shared library is missing or of another version.
-    #[error("cannot load ONNX Runtime: {0}; run `make setup`, or point runtime_library at libonnxruntime.so 1.24 or newer")]
+    #[error(
+        "cannot load ONNX Runtime: {0}; run `make setup`, or point runtime_library at libonnxruntime.so 1.24 or newer"
+    )]
     Library(String),
     /// A model file could not be opened.
     #[error("cannot load the model: {0}")]

@@ -28,10 +28,7 @@ impl Runtime {
     /// # Errors
     /// [`RuntimeError::Library`] when the file is missing, no ONNX Runtime, or too old.
     pub fn load(path: &Path, threads: usize) -> Result<Self, RuntimeError> {
-        RUNTIME
-            .get_or_init(|| start(path, threads))
-            .clone()
-            .map(|environment| Self { environment })
+        RUNTIME.get_or_init(|| start(path, threads)).clone().map(|environment| Self { environment })
     }
 
     /// Version and build of the library.

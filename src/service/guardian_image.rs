@@ -55,11 +55,7 @@ impl ImageGuardian {
         self.score(vec![grey], Instant::now() + time).await
     }
 
-    async fn prepare(
-        &self,
-        image: ImageBytes,
-        permit: OwnedSemaphorePermit,
-    ) -> Result<Vec<Pixels>, ServiceError> {
+    async fn prepare(&self, image: ImageBytes, permit: OwnedSemaphorePermit) -> Result<Vec<Pixels>, ServiceError> {
         let (reply, answer) = oneshot::channel();
         let (size, metrics) = (self.size, Arc::clone(&self.metrics));
         rayon::spawn(move || {

@@ -57,12 +57,8 @@ pub(super) async fn checked(
 ) -> Result<Vec<String>, ServiceError> {
     let first: Vec<(Task, Attempt)> = tasks.iter().map(|&task| (task, 0)).collect();
     let mut best = assessed(writer, guardian, text, &first, deadline).await?;
-    let again: Vec<usize> = best
-        .iter()
-        .enumerate()
-        .filter(|(_, (quality, _))| *quality != Quality::Good)
-        .map(|(place, _)| place)
-        .collect();
+    let again: Vec<usize> =
+        best.iter().enumerate().filter(|(_, (quality, _))| *quality != Quality::Good).map(|(place, _)| place).collect();
     if !again.is_empty() {
         let retries: Vec<(usize, (Task, Attempt))> = again
             .iter()
@@ -86,7 +82,11 @@ pub(super) async fn checked(
         }
     }
     best.into_iter()
-        .map(|(quality, answer)| if quality == Quality::Unfit { Err(ServiceError::GenerationRejected) } else { Ok(answer) })
+        .map(
+            |(quality, answer)| {
+                if quality == Quality::Unfit { Err(ServiceError::GenerationRejected) } else { Ok(answer) }
+            },
+        )
         .collect()
 }
 

@@ -161,7 +161,8 @@ fn sentence_ends(text: &str) -> impl Iterator<Item = usize> + '_ {
             }
             let mut end = at + character.len_utf8();
             while let Some(&(next, follower)) = characters.peek() {
-                if !matches!(follower, '.' | '!' | '?' | '…' | '。' | '！' | '？' | '"' | '”' | '’' | '\'' | ')' | '」') {
+                if !matches!(follower, '.' | '!' | '?' | '…' | '。' | '！' | '？' | '"' | '”' | '’' | '\'' | ')' | '」')
+                {
                     break;
                 }
                 end = next + follower.len_utf8();
@@ -212,7 +213,10 @@ mod tests {
     fn sentences_end_where_people_end_them() {
         assert_eq!(first_sentence("Well done, 3.5 stars! And more."), "Well done, 3.5 stars!");
         assert_eq!(first_sentence("Dr. Lee will help you with this. Bye."), "Dr. Lee will help you with this.");
-        assert_eq!(first_sentence("よく頑張りましたね、本当にすごいです。次も楽しみです。"), "よく頑張りましたね、本当にすごいです。");
+        assert_eq!(
+            first_sentence("よく頑張りましたね、本当にすごいです。次も楽しみです。"),
+            "よく頑張りましたね、本当にすごいです。"
+        );
         assert_eq!(first_sentence("no end in sight"), "no end in sight");
         assert_eq!(whole_sentences("All is well. But then he"), "All is well.");
         assert_eq!(whole_sentences("Never finished"), "Never finished");
@@ -231,7 +235,9 @@ mod tests {
     fn seeds_differ_by_text_task_and_attempt() {
         let base = seed("a", Task::Reply, 1);
         assert_eq!(base, seed("a", Task::Reply, 1));
-        for other in [seed("b", Task::Reply, 1), seed("a", Task::Express(Polarity::Positive), 1), seed("a", Task::Reply, 2)] {
+        for other in
+            [seed("b", Task::Reply, 1), seed("a", Task::Express(Polarity::Positive), 1), seed("a", Task::Reply, 2)]
+        {
             assert_ne!(base, other);
         }
     }

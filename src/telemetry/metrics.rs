@@ -63,8 +63,7 @@ pub struct ModelMetrics {
 }
 
 const MODEL: &[&str] = &["model", "component"];
-const SECONDS: &[f64] =
-    &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+const SECONDS: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 const SIZES: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0];
 const SHARES: &[f64] = &[0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0];
 
@@ -90,7 +89,8 @@ impl Metrics {
             regenerated: make.counters("regenerated_total", "Generated answers made again.", &["reason"])?,
             model_info: make.gauges("model_info", "Loaded models.", &["model", "component", "sha256", "device"])?,
             tokenization_seconds: make.histogram("tokenization_duration_seconds", "Seconds to tokenise a text.")?,
-            image_seconds: make.histogram("image_decode_duration_seconds", "Seconds to decode and resize a picture.")?,
+            image_seconds: make
+                .histogram("image_decode_duration_seconds", "Seconds to decode and resize a picture.")?,
             queue_seconds: make.histograms("queue_duration_seconds", "Seconds in a queue.", MODEL, SECONDS)?,
             inference_seconds: make.histograms("inference_duration_seconds", "Seconds of a pass.", MODEL, SECONDS)?,
             batch_size: make.histograms("batch_size", "Items in a pass.", MODEL, SIZES)?,

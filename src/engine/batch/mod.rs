@@ -117,8 +117,9 @@ impl<I, O> Drop for Batcher<I, O> {
 mod tests {
     use std::{
         sync::{
-            Mutex, mpsc,
+            Mutex,
             atomic::{AtomicUsize, Ordering},
+            mpsc,
         },
         time::Duration,
     };
@@ -130,6 +131,7 @@ mod tests {
     struct Fake {
         permits: Arc<Mutex<mpsc::Receiver<()>>>,
         batches: Arc<Mutex<Vec<Vec<usize>>>>,
+        started: Arc<AtomicUsize>,
     }
 
     impl Forward for Fake {
@@ -141,6 +143,7 @@ mod tests {
         }
 
         fn run(&mut self, batch: &[usize]) -> Result<Vec<usize>, RuntimeError> {
+            self.started.fetch_add(1, Ordering::SeqCst);
             self.permits.lock().unwrap_or_else(std::sync::PoisonError::into_inner).recv().unwrap();
             self.batches.lock().unwrap().push(batch.to_vec());
             assert!(!batch.contains(&13), "unlucky");
@@ -156,50 +159,67 @@ mod tests {
         permits: mpsc::Sender<()>,
         batches: Arc<Mutex<Vec<Vec<usize>>>>,
         built: Arc<AtomicUsize>,
+        started: Arc<AtomicUsize>,
     }
 
     fn bench(capacity: usize) -> Bench {
         let (permits, receiver) = mpsc::channel();
         let receiver = Arc::new(Mutex::new(receiver));
         let batches: Arc<Mutex<Vec<Vec<usize>>>> = Arc::default();
-        let built = Arc::new(AtomicUsize::new(0));
+        let (built, started): (Arc<AtomicUsize>, Arc<AtomicUsize>) = Default::default();
         let factory: Factory<Fake> = {
-            let (batches, built) = (Arc::clone(&batches), Arc::clone(&built));
+            let (batches, built, started) = (Arc::clone(&batches), Arc::clone(&built), Arc::clone(&started));
             Arc::new(move || {
                 built.fetch_add(1, Ordering::SeqCst);
-                Ok(Fake { permits: Arc::clone(&receiver), batches: Arc::clone(&batches) })
+                let started = Arc::clone(&started);
+                Ok(Fake { permits: Arc::clone(&receiver), batches: Arc::clone(&batches), started })
             })
         };
         let policy = BatchPolicy { budget: 1000, items: 8, wait: Duration::ZERO };
         let metrics = Metrics::new().unwrap().model("fake", "text");
         let options = BatchOptions { capacity, workers: 1, policy };
         let batcher = Arc::new(Batcher::start("fake", options, &factory, &metrics).unwrap());
-        Bench { batcher, permits, batches, built }
+        Bench { batcher, permits, batches, built, started }
     }
 
     fn soon() -> Instant {
         Instant::now() + Duration::from_secs(60)
     }
 
-    /// Submits on a task of its own and gives it time to reach the queue.
-    async fn queued(
-        bench: &Bench,
-        inputs: Vec<usize>,
-        deadline: Instant,
-        waiting: usize,
-    ) -> tokio::task::JoinHandle<Result<Vec<usize>, EngineError>> {
+    type Answer = tokio::task::JoinHandle<Result<Vec<usize>, EngineError>>;
+
+    /// Submits on a task of its own.
+    fn submit(bench: &Bench, inputs: Vec<usize>, deadline: Instant) -> Answer {
         let batcher = Arc::clone(&bench.batcher);
-        let task = tokio::spawn(async move { batcher.submit(inputs, deadline).await });
-        while bench.batcher.waiting() != waiting {
+        tokio::spawn(async move { batcher.submit(inputs, deadline).await })
+    }
+
+    async fn until(condition: impl Fn() -> bool) {
+        let patience = Instant::now() + Duration::from_secs(30);
+        while !condition() {
+            assert!(Instant::now() < patience, "the engine did not get there");
             tokio::task::yield_now().await;
         }
-        task
+    }
+
+    /// Submits what the worker takes at once and then sits on, for want of a permit.
+    async fn blocked(bench: &Bench, input: usize) -> Answer {
+        let answer = submit(bench, vec![input], soon());
+        until(|| bench.started.load(Ordering::SeqCst) == 1).await;
+        answer
+    }
+
+    /// Submits and waits until that many items are queued.
+    async fn queued(bench: &Bench, inputs: Vec<usize>, deadline: Instant, waiting: usize) -> Answer {
+        let answer = submit(bench, inputs, deadline);
+        until(|| bench.batcher.waiting() == waiting).await;
+        answer
     }
 
     #[tokio::test]
     async fn what_waits_while_a_batch_runs_goes_together_in_the_next() {
         let bench = bench(16);
-        let first = queued(&bench, vec![1], soon(), 0).await;
+        let first = blocked(&bench, 1).await;
         let second = queued(&bench, vec![2, 3], soon(), 2).await;
         let third = queued(&bench, vec![4], soon(), 3).await;
         bench.permits.send(()).unwrap();
@@ -213,7 +233,7 @@ mod tests {
     #[tokio::test]
     async fn a_full_queue_refuses_at_once() {
         let bench = bench(2);
-        let first = queued(&bench, vec![1], soon(), 0).await;
+        let first = blocked(&bench, 1).await;
         let second = queued(&bench, vec![2, 3], soon(), 2).await;
         assert_eq!(bench.batcher.submit(vec![4], soon()).await, Err(EngineError::Overloaded));
         bench.permits.send(()).unwrap();
@@ -224,7 +244,7 @@ mod tests {
     #[tokio::test]
     async fn callers_that_left_and_late_ones_are_not_run() {
         let bench = bench(16);
-        let first = queued(&bench, vec![1], soon(), 0).await;
+        let first = blocked(&bench, 1).await;
         let gone = queued(&bench, vec![2], soon(), 1).await;
         let late = queued(&bench, vec![3], Instant::now(), 2).await;
         let last = queued(&bench, vec![4], soon(), 3).await;

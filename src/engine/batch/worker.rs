@@ -52,8 +52,7 @@ impl<F: Forward> Worker<F> {
             match self.policy.decide(&costs, oldest, now) {
                 Gather::Wait(time) => held = held.wait(Some(time)),
                 Gather::Run(places) => {
-                    let mut batch: Vec<_> =
-                        places.iter().rev().filter_map(|&place| queue.remove(place)).collect();
+                    let mut batch: Vec<_> = places.iter().rev().filter_map(|&place| queue.remove(place)).collect();
                     batch.reverse();
                     return Some(batch);
                 }

@@ -115,9 +115,7 @@ mod tests {
     fn draws_follow_the_probabilities() {
         let logits = [(0.75_f32).ln(), (0.25_f32).ln()];
         let firsts = (0..4000)
-            .filter(|&seed| {
-                pick(&logits, Sampling::Nucleus { temperature: 1.0, top_p: 1.0, seed }, 3) == Some(0)
-            })
+            .filter(|&seed| pick(&logits, Sampling::Nucleus { temperature: 1.0, top_p: 1.0, seed }, 3) == Some(0))
             .count();
         assert!((2850..3150).contains(&firsts), "{firsts} of 4000, expected about 3000");
     }

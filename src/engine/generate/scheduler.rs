@@ -157,7 +157,9 @@ impl<D: Decode, R: Waiting> Scheduler<D, R> {
                 self.decoder.copy(moved.from, moved.to, last.past);
             }
             match sequence.finish {
-                Some(finish) => progress.finished.push((sequence.reply, Generation { tokens: sequence.tokens, finish })),
+                Some(finish) => {
+                    progress.finished.push((sequence.reply, Generation { tokens: sequence.tokens, finish }))
+                }
                 None => progress.gone.push(sequence.reply),
             }
         }
@@ -290,7 +292,10 @@ mod tests {
         let progress = scheduler.advance(|| None).unwrap();
         assert_eq!(progress.gone.len(), 1);
         let rest = run(&mut scheduler, Vec::new());
-        let alone = run(&mut Scheduler::new(Adder::new(1 + PREFIX_ROWS, 64, 97)), vec![(params(&[2], &[3], 6), caller("stays"))]);
+        let alone = run(
+            &mut Scheduler::new(Adder::new(1 + PREFIX_ROWS, 64, 97)),
+            vec![(params(&[2], &[3], 6), caller("stays"))],
+        );
         assert_eq!(rest, alone);
     }
 }

@@ -2,14 +2,13 @@
 
 use axum::{extract::State, response::Json};
 use serde::Serialize;
-use serde_json::json;
 use utoipa::ToSchema;
 
 use super::model_schema;
 use crate::{
-    domain::{Category, ImageBytes, ModelId, Operation, Threshold, ValidText, Verdict},
+    domain::{Category, ImageBytes, ModelId, Threshold, ValidText, Verdict},
     http::{
-        Shared, SharedState,
+        SharedState,
         error::{ApiError, Param},
         extract::{IMAGE_BODY_BYTES, Payload, TEXT_BODY_BYTES, Valid},
         fields::Fields,
@@ -83,6 +82,7 @@ pub(in crate::http) struct ModerationAnswer {
 
 /// Whether each category's score reaches the threshold (`score >= score_threshold`).
 #[derive(Serialize, ToSchema)]
+#[expect(clippy::struct_excessive_bools, reason = "the interface has five booleans")]
 pub(in crate::http) struct Found {
     /// Sexually explicit content.
     sexual: bool,
@@ -162,8 +162,7 @@ pub(in crate::http) async fn moderate_text(
     State(shared): State<SharedState>,
     Valid(TextModerationRequest { text, score_threshold, model }): Valid<TextModerationRequest>,
 ) -> Result<Json<ModerationAnswer>, ApiError> {
-    let verdict = shared.app.services.guard_text(model, text, score_threshold).await?;
-    Ok(answer(&shared, Operation::GuardianText, verdict))
+    Ok(Json(shared.app.services.guard_text(model, text, score_threshold).await?.into()))
 }
 
 /// Judges a picture against five categories of harm.
@@ -203,15 +202,7 @@ pub(in crate::http) async fn moderate_image(
     State(shared): State<SharedState>,
     Valid(ImageModerationRequest { image, score_threshold, model }): Valid<ImageModerationRequest>,
 ) -> Result<Json<ModerationAnswer>, ApiError> {
-    let verdict = shared.app.services.guard_image(model, image, score_threshold).await?;
-    Ok(answer(&shared, Operation::GuardianImage, verdict))
-}
-
-fn answer(shared: &Shared, operation: Operation, verdict: Verdict) -> Json<ModerationAnswer> {
-    for category in Category::ALL.into_iter().filter(|category| verdict.found(*category)) {
-        shared.app.metrics.flagged.with_label_values(&[operation.as_str(), category.as_str()]).inc();
-    }
-    Json(verdict.into())
+    Ok(Json(shared.app.services.guard_image(model, image, score_threshold).await?.into()))
 }
 
 /// A picture of eight by eight pixels, for the documentation.

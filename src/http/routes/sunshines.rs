@@ -2,7 +2,6 @@
 
 use axum::{extract::State, response::Json};
 use serde::Serialize;
-use serde_json::json;
 use utoipa::ToSchema;
 
 use super::TextRequest;

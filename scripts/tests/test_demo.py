@@ -1,0 +1,98 @@
+"""The demonstration against a stand-in server: it must pass only when every
+answer has the contract's shape and the server stops as asked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[1]
+SERVER = '''#!{python}
+import http.server, json, os, signal, sys
+ANSWERS = json.loads({answers!r})
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        self.answer(200 if self.path == "/readyz" else 404, {{}})
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        key = os.environ["DICHROIC_API_KEY"]
+        allowed = self.headers["Authorization"] == "Bearer " + key and len(key) >= 32
+        self.answer(200 if allowed else 401, ANSWERS[self.path])
+    def answer(self, status, body):
+        raw = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+    def log_message(self, *_):
+        pass
+
+assert sys.argv[1:3] == ["serve", "--listen"]
+signal.signal(signal.SIGTERM, lambda *_: os._exit(ANSWERS["exit"]))
+host, port = sys.argv[3].split(":")
+http.server.HTTPServer((host, int(port)), Handler).serve_forever()
+'''
+SCORES = {"sexual": 0.01, "hate": 0.2, "self_harm": 0, "violence": 0.1, "defamation": 0.05}
+HATEFUL = {**SCORES, "hate": 0.9}
+VERDICT = {"flagged": False, "categories": dict.fromkeys(SCORES, False), "category_scores": SCORES}
+
+
+def answers(**changed: Any) -> dict[str, Any]:
+    return {
+        "/v1/prisms/text": {"positive": "Good.", "negative": "Bad."},
+        "/v1/sunshines/text": {"text": "Well done!"},
+        "/v1/guardians/text": VERDICT,
+        "/v1/guardians/image": VERDICT,
+        "exit": 0,
+        **changed,
+    }
+
+
+def demo(folder: Path, given: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    server = folder / "server"
+    server.write_text(SERVER.format(python=sys.executable, answers=json.dumps(given)))
+    server.chmod(0o755)
+    return subprocess.run(
+        [sys.executable, str(SCRIPTS / "demo"), str(server)],
+        env=dict(os.environ, MODELS="beta-3-haiku"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_all_four_operations_are_asked_and_shown(tmp_path: Path) -> None:
+    done = demo(tmp_path, answers())
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    for path in ("prisms/text", "sunshines/text", "guardians/text", "guardians/image"):
+        assert f"POST /v1/{path}" in done.stdout
+    assert "every answer has the right shape" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"/v1/prisms/text": {"negative": "Bad.", "positive": "Good."}}, "its keys are not positive, negative"),
+        ({"/v1/prisms/text": {"positive": "false", "negative": "Bad."}}, 'only one of the two is "false"'),
+        ({"/v1/sunshines/text": {"text": "x" * 201}}, "longer than 200"),
+        ({"/v1/guardians/text": {**VERDICT, "flagged": True}}, "flagged contradicts"),
+        ({"/v1/guardians/image": {**VERDICT, "category_scores": HATEFUL}}, "hate contradicts its score"),
+        ({"/v1/guardians/image": {**VERDICT, "category_scores": {**SCORES, "hate": True}}}, "hate is not in 0..1"),
+        ({"exit": 3}, "the server exited with 3 after SIGTERM"),
+    ],
+)
+def test_a_wrong_shape_or_a_bad_end_fails(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
+    done = demo(tmp_path, answers(**changed))
+
+    assert done.returncode == 1
+    assert said in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,413 @@
+"""The text encoder's conversion: graphs against plain arithmetic, and the built model.
+
+The reference forward pass below is written apart from `forge.encoder`, in
+numpy, from the description of BERT. Tests that need the published weights are
+skipped only where no text model is built; where one is, they must pass.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "train")]
+
+import metrics  # noqa: E402
+from forge import encoder  # noqa: E402
+from forge.fetch import Sources  # noqa: E402
+from forge.places import Places  # noqa: E402
+
+MODEL = ROOT / "models" / "alpha-4o-mini"
+BUILT = MODEL / "build" / "text"
+GOLDEN = Path(__file__).parent / "golden" / "text_scores.json"
+
+VARIED = [
+    "The cat sat on the mat.",
+    "A kitten was lying on the rug.",
+    "Quarterly revenue rose by 4.2 % to EUR 31 million, the firm said on Monday.",
+    "i cant belive u did that lol 😂😂",
+    "Wow!",
+    "2x + 3 = 7",
+    "asdf jkl",
+    "Heute regnet es den ganzen Tag, aber morgen soll die Sonne scheinen.",
+    "오늘은 비가 많이 와요.",
+    "今日は雨がたくさん降っています。",
+    "What time does the pharmacy on Elm Street close, and do they take walk-ins?",
+    "She told me that the meeting had been moved, that nobody had written to us, and that we would all have to "
+    "come back on Thursday with the same papers, the same forms and, if possible, better moods.",
+    "You are the kindest neighbour anyone could ask for.",
+    "I HATE MONDAYS!!!",
+    "pharmaceutical-grade e.l.o.n.g.a.t.e.d w0rds h3r3",
+]
+
+
+# --- the reference arithmetic ------------------------------------------------
+
+
+def forward(tensors: dict[str, np.ndarray], ids: list[int]) -> dict[str, np.ndarray]:
+    """One text through BERT in float64: its pooled state and its logits."""
+    t = {name: value.astype(np.float64) for name, value in tensors.items() if not name.startswith("embeddings.word")}
+
+    def norm(x: np.ndarray, name: str) -> np.ndarray:
+        centred = x - x.mean(-1, keepdims=True)
+        scaled = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + 1e-12)
+        return scaled * t[f"{name}.weight"] + t[f"{name}.bias"]
+
+    def linear(x: np.ndarray, name: str) -> np.ndarray:
+        return x @ t[f"{name}.weight"].T + t[f"{name}.bias"]
+
+    words = tensors["embeddings.word_embeddings.weight"][ids].astype(np.float64)
+    places = t["embeddings.position_embeddings.weight"][: len(ids)]
+    x = norm(words + places + t["embeddings.token_type_embeddings.weight"][0], "embeddings.LayerNorm")
+    erf = np.vectorize(math.erf)
+    for i in range(6):
+        at = f"encoder.layer.{i}"
+        heads = []
+        query, key, value = (linear(x, f"{at}.attention.self.{part}") for part in ("query", "key", "value"))
+        for h in range(12):
+            own = slice(32 * h, 32 * h + 32)
+            weight = query[:, own] @ key[:, own].T / math.sqrt(32)
+            weight = np.exp(weight - weight.max(-1, keepdims=True))
+            heads.append(weight / weight.sum(-1, keepdims=True) @ value[:, own])
+        attended = linear(np.concatenate(heads, -1), f"{at}.attention.output.dense")
+        x = norm(x + attended, f"{at}.attention.output.LayerNorm")
+        inner = linear(x, f"{at}.intermediate.dense")
+        inner = inner * 0.5 * (1 + erf(inner / math.sqrt(2)))
+        x = norm(x + linear(inner, f"{at}.output.dense"), f"{at}.output.LayerNorm")
+    pooled = x.mean(0)
+    return {"embedding": pooled, **{h: linear(pooled, h) for h in ("harm", "expressibility")}}
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+
+def session(model: onnx.ModelProto | Path) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 2
+    options.log_severity_level = 3
+    source = str(model) if isinstance(model, Path) else model.SerializeToString()
+    return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def feed(rows: list[list[int]], width: int = 0) -> dict[str, np.ndarray]:
+    ids = np.zeros((len(rows), max(width, *map(len, rows), 1)), np.int64)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = row
+    return {"input_ids": ids, "lengths": np.array([len(row) for row in rows], np.int32)}
+
+
+# --- weights without meaning, of the real shape ------------------------------
+
+
+@pytest.fixture(scope="module")
+def noise() -> dict[str, np.ndarray]:
+    """A base with random weights: arithmetic can be judged on any numbers."""
+    random = np.random.default_rng(3)
+    base: dict[str, np.ndarray] = {}
+
+    def put(name: str, *shape: int, scale: float = 0.05, centre: float = 0.0) -> None:
+        base[name] = (centre + scale * random.standard_normal(shape)).astype(np.float32)
+
+    def put_norm(name: str) -> None:
+        put(f"{name}.weight", 384, centre=1.0)
+        put(f"{name}.bias", 384)
+
+    put("embeddings.word_embeddings.weight", 200, 384)
+    put("embeddings.position_embeddings.weight", 512, 384)
+    put("embeddings.token_type_embeddings.weight", 2, 384)
+    put_norm("embeddings.LayerNorm")
+    for i in range(6):
+        at = f"encoder.layer.{i}"
+        for part in ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"):
+            put(f"{at}.{part}.weight", 384, 384)
+            put(f"{at}.{part}.bias", 384)
+        put(f"{at}.intermediate.dense.weight", 1536, 384)
+        put(f"{at}.intermediate.dense.bias", 1536)
+        put(f"{at}.output.dense.weight", 384, 1536)
+        put(f"{at}.output.dense.bias", 384)
+        put_norm(f"{at}.attention.output.LayerNorm")
+        put_norm(f"{at}.output.LayerNorm")
+    return base
+
+
+@pytest.fixture(scope="module")
+def delta() -> dict[str, np.ndarray]:
+    random = np.random.default_rng(4)
+    out = {}
+    for head in ("harm", "expressibility"):
+        out[f"{head}.weight"] = random.standard_normal((5, 384)).astype(np.float32)
+        out[f"{head}.bias"] = random.standard_normal(5).astype(np.float32)
+    name = "encoder.layer.2.intermediate.dense"
+    out[f"{name}.weight.lora_a"] = (0.1 * random.standard_normal((4, 384))).astype(np.float16)
+    out[f"{name}.weight.lora_b"] = (0.1 * random.standard_normal((1536, 4))).astype(np.float16)
+    out[f"{name}.bias.delta"] = (0.1 * random.standard_normal(1536)).astype(np.float16)
+    for i in range(6):
+        for site, low, high in (("attention", -5, 5), ("context", -3, 3), ("inner", -5, 5), ("gelu", -0.17, 6)):
+            out[f"activation.{i}.{site}.range"] = np.array([low, high], np.float32)
+    out["activation.1.gelu.exact"] = np.array([7, 3, 1500], np.int32)
+    return out
+
+
+ROWS = [[101, 5, 9, 102], [101, 7, 102], [101, *range(3, 60), 102], [101, 150, 151, 152, 153, 154, 155, 102]]
+
+
+def test_merging_adds_low_rank_products_and_plain_deltas(noise, delta):
+    merged = encoder.merge(noise, delta)
+    name = "encoder.layer.2.intermediate.dense"
+    product = delta[f"{name}.weight.lora_b"].astype(np.float32) @ delta[f"{name}.weight.lora_a"].astype(np.float32)
+    np.testing.assert_allclose(merged[f"{name}.weight"], noise[f"{name}.weight"] + product, atol=1e-6)
+    np.testing.assert_allclose(merged[f"{name}.bias"], noise[f"{name}.bias"] + delta[f"{name}.bias.delta"], atol=1e-6)
+    untouched = "encoder.layer.3.intermediate.dense.weight"
+    assert merged[untouched] is noise[untouched]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"strange.tensor": np.zeros(3)}, "strange.tensor of no known meaning"),
+        ({"encoder.layer.0.output.dense.bias.delta": np.zeros(3)}, "does not fit the base"),
+        ({"encoder.layer.9.output.dense.bias.delta": np.zeros(384)}, "does not fit the base"),
+        ({"harm.weight": np.zeros((4, 384))}, "no harm head"),
+        ({"encoder.layer.0.output.dense.weight.lora_b": np.zeros((384, 2))}, "without its lora_a"),
+    ],
+)
+def test_a_delta_of_another_model_is_refused(noise, delta, change, said):
+    with pytest.raises(ValueError, match=said):
+        encoder.merge(noise, {**delta, **change})
+
+
+def test_missing_activation_ranges_are_refused(noise, delta):
+    short = {name: value for name, value in delta.items() if name != "activation.4.inner.range"}
+    with pytest.raises(ValueError, match="activation.4.inner.range"):
+        encoder.graph(encoder.merge(noise, short))
+
+
+def test_full_precision_graph_is_bert(noise, delta):
+    merged = encoder.merge(noise, delta)
+    # The graph keeps word embeddings in half precision; so does the reference here.
+    words = "embeddings.word_embeddings.weight"
+    halved = {**merged, words: merged[words].astype(np.float16).astype(np.float32)}
+    run = session(encoder.graph(merged, "float32", embedding=True))
+    names = ["embedding", "harm", "expressibility"]
+    got = dict(zip(names, run.run(names, feed(ROWS))))
+    for i, row in enumerate(ROWS):
+        expected = forward(halved, row)
+        for name in names:
+            np.testing.assert_allclose(got[name][i], expected[name], atol=2e-3, rtol=1e-3)
+
+
+def test_int8_graph_is_near_full_precision(noise, delta):
+    merged = encoder.merge(noise, delta)
+    got = session(encoder.graph(merged, embedding=True)).run(["embedding"], feed(ROWS))[0]
+    for i, row in enumerate(ROWS):
+        assert cosine(got[i], forward(merged, row)["embedding"]) > 0.98
+
+
+@pytest.mark.parametrize("precision", ["int8", "float32"])
+def test_a_text_scores_the_same_alone_and_in_company(noise, delta, precision):
+    run = session(encoder.graph(encoder.merge(noise, delta), precision))
+    together = run.run(["harm", "expressibility"], feed(ROWS))
+    width = max(map(len, ROWS))
+    for i, row in enumerate(ROWS):
+        for all_rows, own in zip(together, run.run(["harm", "expressibility"], feed([row]))):
+            np.testing.assert_allclose(own[0], all_rows[i], atol=0.02 if precision == "int8" else 1e-4)
+        # At one padded width not a bit may differ, whoever shares the batch.
+        for all_rows, own in zip(together, run.run(["harm", "expressibility"], feed([row], width))):
+            np.testing.assert_array_equal(own[0], all_rows[i])
+
+
+def test_what_lies_behind_the_length_is_never_read(noise, delta):
+    run = session(encoder.graph(encoder.merge(noise, delta)))
+    clean = feed([[101, 5, 9, 102]], width=12)
+    dirty = {**clean, "input_ids": clean["input_ids"].copy()}
+    dirty["input_ids"][0, 4:] = 77
+    for a, b in zip(run.run(None, clean), run.run(None, dirty)):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_quantised_weights_stay_within_seven_bits_and_near_the_original():
+    random = np.random.default_rng(5)
+    weight = random.standard_normal((64, 48)).astype(np.float32) * random.uniform(0.01, 3, 48).astype(np.float32)
+    weight[:, 0] = 0
+    steps, scales = encoder.quantised(weight)
+    assert steps.dtype == np.int8 and np.abs(steps.astype(int)).max() <= 64
+    assert not steps[:, 0].any()
+    error = np.linalg.norm(steps * scales - weight, axis=0)[1:] / np.linalg.norm(weight, axis=0)[1:]
+    assert error.max() < 0.02
+
+
+def fake_source(folder: Path, noise: dict[str, np.ndarray], delta: dict[str, np.ndarray]) -> tuple[dict, dict]:
+    """A base, delta, tokenizer and calibration as `build` finds them."""
+    save_file(noise, str(folder / "model.safetensors"))
+    save_file(delta, str(folder / "text.safetensors"))
+    tokenizer = {"version": "1.0", "truncation": {"max_length": 128}, "padding": {"pad_id": 0}, "model": {"é": 1}}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    settings = {
+        "categories": encoder.CATEGORIES,
+        "calibration": [{"scale": 1.5, "bias": -i} for i in range(5)],
+        "window": 256,
+        "stride": 192,
+        "expressibility": {"classes": encoder.EXPRESSIBILITY, "threshold": 0.4},
+    }
+    (folder / "text.json").write_text(json.dumps(settings), encoding="utf-8")
+    recipe = {"delta": "text.safetensors", "calibration": "text.json"}
+    return {name: folder / name for name in ("model.safetensors", "tokenizer.json")}, recipe
+
+
+def test_build_writes_the_same_bytes_each_time(noise, delta, tmp_path):
+    source, recipe = fake_source(tmp_path, noise, delta)
+    parts = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        parts.append(encoder.build(source, recipe, tmp_path, tmp_path / name)["text_classifier"])
+    for name in ("model.onnx", "tokenizer.json"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    assert sorted(path.name for path in (tmp_path / "one").iterdir()) == ["model.onnx", "tokenizer.json"]
+    made = json.loads((tmp_path / "one" / "tokenizer.json").read_text(encoding="utf-8"))
+    assert made["truncation"] is None and made["padding"] is None and made["model"] == {"é": 1}
+    assert parts[0] == parts[1]
+    assert parts[0]["calibration"][3] == {"scale": 1.5, "bias": -3.0}
+    assert (parts[0]["window"], parts[0]["stride"], parts[0]["cls_id"], parts[0]["sep_id"]) == (256, 192, 101, 102)
+    assert parts[0]["expressibility"]["threshold"] == 0.4
+
+
+def test_graph_has_the_inputs_and_outputs_that_the_server_binds(noise, delta):
+    made = encoder.graph(encoder.merge(noise, delta)).graph
+    kinds = {i.name: i.type.tensor_type.elem_type for i in (*made.input, *made.output)}
+    assert kinds == {
+        "input_ids": onnx.TensorProto.INT64,
+        "lengths": onnx.TensorProto.INT32,
+        "harm": onnx.TensorProto.FLOAT,
+        "expressibility": onnx.TensorProto.FLOAT,
+    }
+
+
+def test_a_calibration_of_other_categories_is_refused(noise, delta, tmp_path):
+    _, recipe = fake_source(tmp_path, noise, delta)
+    found = json.loads((tmp_path / "text.json").read_text(encoding="utf-8"))
+    found["categories"].reverse()
+    (tmp_path / "text.json").write_text(json.dumps(found), encoding="utf-8")
+    with pytest.raises(ValueError, match="not of this model's categories"):
+        encoder.calibration(tmp_path / recipe["calibration"])
+
+
+# --- the published weights and the committed delta ---------------------------
+
+
+@pytest.fixture(scope="module")
+def built() -> Path:
+    if not (BUILT / "manifest.json").exists():
+        pytest.skip("alpha-4o-mini/text is not built: scripts/setup builds it")
+    return BUILT
+
+
+@pytest.fixture(scope="module")
+def published(built) -> dict[str, np.ndarray]:
+    source = Sources(Places.here()).locate("all-minilm-l6-v2")
+    return encoder.load_base(source["model.safetensors"])
+
+
+@pytest.fixture(scope="module")
+def varied(built) -> list[list[int]]:
+    tokenizer = Tokenizer.from_file(str(built / "tokenizer.json"))
+    return [encoding.ids for encoding in tokenizer.encode_batch(VARIED)]
+
+
+def no_heads() -> dict[str, np.ndarray]:
+    shapes = {"weight": (5, 384), "bias": (5,)}
+    return {f"{h}.{p}": np.zeros(s, np.float32) for h in encoder.HEAD_NAMES for p, s in shapes.items()}
+
+
+def test_full_precision_graph_keeps_the_published_embeddings(published, varied):
+    merged = encoder.merge(published, no_heads())
+    got = session(encoder.graph(merged, "float32", embedding=True)).run(["embedding"], feed(varied))[0]
+    for own, row in zip(got, varied):
+        assert cosine(own, forward(merged, row)["embedding"]) > 0.999
+    alike, unlike = cosine(got[0], got[1]), cosine(got[0], got[2])
+    assert alike > 0.5 > 0.2 > unlike, "the published encoder puts the two cats together, and finance elsewhere"
+
+
+def test_int8_graph_keeps_the_tuned_embeddings(published, varied):
+    merged = encoder.merge(published, load_file(MODEL / "text.safetensors"))
+    got = session(encoder.graph(merged, embedding=True)).run(["embedding"], feed(varied))[0]
+    cosines = [cosine(own, forward(merged, row)["embedding"]) for own, row in zip(got, varied)]
+    assert min(cosines) > 0.98, cosines
+
+
+def test_the_build_is_of_the_committed_delta(built, published):
+    merged = encoder.merge(published, load_file(MODEL / "text.safetensors"))
+    made = encoder.graph(merged).SerializeToString(deterministic=True)
+    found = onnx.load(built / "model.onnx")
+    expected = {t.name: t.raw_data for t in onnx.load_from_string(made).graph.initializer}
+    assert {t.name for t in found.graph.initializer} == expected.keys()
+    for tensor in found.graph.initializer:
+        assert tensor.raw_data == expected[tensor.name], f"{tensor.name} differs: run scripts/build_models"
+
+
+@pytest.fixture(scope="module")
+def golden_scores(built) -> tuple[list[dict], np.ndarray, np.ndarray]:
+    """The golden texts with what the built model says: harm and 1 - p(statement)."""
+    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))["texts"]
+    part = json.loads((built / "manifest.json").read_text(encoding="utf-8"))["text_classifier"]
+    tokenizer = Tokenizer.from_file(str(built / "tokenizer.json"))
+    rows = [encoding.ids for encoding in tokenizer.encode_batch([item["text"] for item in golden])]
+    assert max(map(len, rows)) <= part["window"]
+    run = session(built / "model.onnx")
+    harm, special = [], []
+    for start in range(0, len(rows), 8):
+        a, b = run.run(["harm", "expressibility"], feed(rows[start : start + 8]))
+        harm.append(a)
+        special.append(b)
+    scale = np.array([c["scale"] for c in part["calibration"]])
+    bias = np.array([c["bias"] for c in part["calibration"]])
+    share = np.exp(np.concatenate(special).astype(np.float64))
+    share = 1 - share[:, 0] / share.sum(axis=1)
+    return golden, 1 / (1 + np.exp(-(np.concatenate(harm) * scale + bias))), share
+
+
+def test_built_scores_are_those_of_full_precision(golden_scores):
+    golden, harm, special = golden_scores
+    expected = np.array([item["harm"] for item in golden])
+    gap = np.abs(harm - expected)
+    assert gap.mean() < 0.015 and np.quantile(gap, 0.99) < 0.12, (gap.mean(), gap.max())
+    assert np.abs(special - np.array([item["special"] for item in golden])).mean() < 0.02
+
+
+def test_rounding_costs_no_ranking(golden_scores):
+    golden, harm, _ = golden_scores
+    expected = np.array([item["harm"] for item in golden])
+    for c, category in enumerate(encoder.CATEGORIES):
+        labels = np.array([item["labels"][category] for item in golden])
+        if labels.sum() >= 5:
+            loss = metrics.auprc(labels, expected[:, c]) - metrics.auprc(labels, harm[:, c])
+            # A sample this small moves by a rank or two; the card has the loss on all texts.
+            assert loss < 0.02, category
+
+
+def test_built_model_tells_harm_from_its_look_alikes(golden_scores):
+    golden, harm, _ = golden_scores
+    harmful = np.array([any(item["labels"].values()) for item in golden])
+    flagged = (harm >= 0.5).any(axis=1)
+    assert flagged[harmful].mean() > 0.6
+    assert flagged[~harmful].mean() < 0.15
+
+
+def test_built_model_knows_what_cannot_be_expressed(built, golden_scores):
+    golden, _, special = golden_scores
+    threshold = json.loads((built / "manifest.json").read_text(encoding="utf-8"))["text_classifier"]["expressibility"][
+        "threshold"
+    ]
+    known = np.array([item["kind"] != "statement" for item in golden])
+    assert (special[known] >= threshold).mean() > 0.9
+    assert (special[~known] >= threshold).mean() < 0.05

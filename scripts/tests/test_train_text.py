@@ -1,0 +1,195 @@
+"""The text classifier's training code: splits, masks, mixing, measures, calibration.
+
+Works on a small data folder made here; neither PyTorch nor the real data is
+needed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "train")]
+
+import metrics  # noqa: E402
+import text_calibrate  # noqa: E402
+import text_data  # noqa: E402
+from text_data import CATEGORIES, Row  # noqa: E402
+
+
+@pytest.fixture()
+def data(tmp_path: Path) -> Path:
+    """Every source of the mixture, 40 texts each, every third one harmful."""
+    (tmp_path / "moderation" / "train").mkdir(parents=True)
+    (tmp_path / "authored").mkdir()
+    names = [s for s in text_data.MIXTURE if "/" not in s] + list(text_data.HELD_OUT_SOURCES)
+    for source in names:
+        lines = []
+        for i in range(40):
+            labels = dict.fromkeys(CATEGORIES) | {"hate": int(i % 3 == 0), "violence": 0}
+            lines.append(json.dumps({"text": f"{source} says number {i} <user>", "labels": labels, "source": source}))
+        with gzip.open(tmp_path / "moderation" / "train" / f"{source}.jsonl.gz", "wt", encoding="utf-8") as handle:
+            handle.write("\n".join(lines))
+    for name in (*text_data.HARM_FILES, *text_data.STATEMENT_FILES, "special"):
+        lines = []
+        for i in range(40):
+            item = {"text": f"{name} line {i}", "lang": "en"}
+            if name in text_data.HARM_FILES:
+                item["labels"] = {c: int(c == name and i % 2 == 0) for c in CATEGORIES}
+            else:
+                item["kind"] = "formula" if name == "special" else "statement"
+            lines.append(json.dumps(item))
+        (tmp_path / "authored" / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    return tmp_path
+
+
+def test_an_unjudged_category_weighs_nothing(data):
+    row = next(r for r in text_data.load(data) if r.source == "davidson")
+    weights = dict(zip(CATEGORIES, row.weights))
+    assert weights["sexual"] == weights["self_harm"] == weights["defamation"] == 0
+    assert weights["violence"] == 1 and weights["hate"] == text_data.TRUST["davidson", "hate"]
+
+
+def test_authored_files_weigh_most_where_they_speak(data):
+    rows = text_data.load(data)
+    own = next(r for r in rows if r.source == "authored/violence" and r.positive())
+    assert dict(zip(CATEGORIES, own.weights)) == {c: 1.0 if c == "violence" else text_data.WEAK_ZERO for c in CATEGORIES}
+    assert all(r.weights == (1.0,) * 5 for r in rows if r.source == "authored/benign_lookalikes")
+    feelings = next(r for r in rows if r.source == "authored/en_feelings")
+    assert feelings.weights[CATEGORIES.index("self_harm")] == 0
+
+
+def test_splits_depend_on_the_text_alone():
+    texts = [f"a text of number {i}" for i in range(4000)]
+    sides = Counter(text_data.split_of(t, "davidson") for t in texts)
+    assert 0.08 < sides["validation"] / 4000 < 0.12
+    assert 0.035 < sides["calibration"] / 4000 < 0.065
+    assert all(text_data.split_of(t, "davidson") == text_data.split_of(t.upper() + "!", "edos") for t in texts[:200])
+    assert text_data.split_of(texts[0], "convabuse") == "held_out"
+
+
+def test_texts_of_signs_alone_are_spread_over_the_splits():
+    assert len({text_data.split_of("?" * n, "authored/special") for n in range(1, 60)}) == 3
+
+
+def test_draws_repeat_and_hold_no_text_of_another_split(data, monkeypatch):
+    rows = text_data.load(data)
+    assert text_data.draw(rows, 600, 1) == text_data.draw(rows, 600, 1)
+    assert text_data.draw(rows, 600, 1) != text_data.draw(rows, 600, 2)
+    monkeypatch.setattr(text_data, "disguise", lambda text, rng: text)
+    monkeypatch.setattr(text_data, "joined", lambda first, second: first)
+    drawn = text_data.draw(rows, 3000, 1)
+    assert abs(len(drawn) - 3000) < 60
+    known = [r for r in drawn if r.source != "made/special"]
+    assert {text_data.split_of(r.text, r.source) for r in known} == {"train"}
+    assert not {r.source for r in drawn} & set(text_data.HELD_OUT_SOURCES)
+
+
+def test_draws_follow_the_mixture(data):
+    drawn = text_data.draw(text_data.load(data), 5000, 1)
+    counts = Counter(r.source for r in drawn)
+    total = sum(share for share, _ in text_data.MIXTURE.values())
+    for source in ("authored/defamation", "hatexplain", "pheme"):
+        share, positive = text_data.MIXTURE[source]
+        available = positive if source != "pheme" else 1 - positive
+        assert counts[source] / len(drawn) >= 0.8 * share / total * available
+
+
+def test_a_source_without_a_share_is_an_error(data):
+    rows = [*text_data.load(data), Row("a new source speaks here", "newcomer", (0.0,) * 5, (1.0,) * 5)]
+    rows += [Row(f"a new source speaks here {i}", "newcomer", (0.0,) * 5, (1.0,) * 5) for i in range(30)]
+    with pytest.raises(SystemExit, match="newcomer"):
+        text_data.draw(rows, 100, 1)
+
+
+def test_harm_joined_to_harmless_text_stays_harm():
+    harm = Row("bad", "a", (0, 1, 0, 0, 0), (0, 0.7, 1, 0, 1), kind=0)
+    calm = Row("good", "b", (0, 0, 0, 0, 0), (1, 1, 1, 0.3, 0), kind=-1)
+    both = text_data.joined(harm, calm)
+    assert both.text == "bad good" and both.kind == 0
+    assert both.targets == (0, 1, 0, 0, 0)
+    # Where one part went unjudged, so does the whole.
+    assert both.weights == (0, 0.7, 1, 0, 0)
+
+
+def test_disguises_repeat_and_leave_a_text():
+    for i in range(300):
+        text = random.Random(i).choice(["kill them all", "ok", "Привет", "你好", "I love this place.", "!!"])
+        changed = text_data.disguise(text, random.Random(i))
+        assert changed and changed == text_data.disguise(text, random.Random(i))
+    assert len({text_data.disguise("an ordinary sentence", random.Random(i)) for i in range(50)}) > 20
+
+
+def test_made_special_texts_are_nonsense_or_formulas():
+    rows = text_data.made_special(500, random.Random(1))
+    assert {text_data.EXPRESSIBILITY[r.kind] for r in rows} == {"meaningless", "formula"}
+    assert all(r.text.strip() for r in rows)
+
+
+def test_average_precision_and_roc_on_known_answers():
+    labels = np.array([1, 0, 1, 0])
+    scores = np.array([0.9, 0.8, 0.7, 0.1])
+    assert metrics.auprc(labels, scores) == pytest.approx((1 + 2 / 3) / 2)
+    assert metrics.roc_auc(labels, scores) == pytest.approx(0.75)
+    # One score for all: no skill, however the rows lie.
+    assert metrics.auprc(labels, np.ones(4)) == metrics.auprc(labels[::-1], np.ones(4)) == pytest.approx(0.5)
+    assert metrics.roc_auc(labels, np.ones(4)) == pytest.approx(0.5)
+    assert np.isnan(metrics.auprc(np.zeros(4), scores)) and np.isnan(metrics.roc_auc(np.ones(4), scores))
+
+
+def test_threshold_measures_and_calibration_error():
+    found = metrics.at_threshold(np.array([1, 1, 0, 0, 0]), np.array([0.5, 0.4, 0.9, 0.2, 0.1]))
+    assert found == pytest.approx({"precision": 0.5, "recall": 0.5, "f1": 0.5, "fpr": 1 / 3})
+    random_ = np.random.default_rng(0)
+    p = random_.uniform(size=20_000)
+    labels = random_.uniform(size=20_000) < p
+    assert metrics.calibration_error(labels, p) < 0.02
+    assert metrics.calibration_error(labels, np.full(20_000, 0.9)) == pytest.approx(0.4, abs=0.02)
+
+
+def test_platt_scaling_finds_the_true_slope():
+    random_ = np.random.default_rng(0)
+    logits = random_.normal(size=20_000) * 4
+    labels = (random_.uniform(size=20_000) < text_calibrate.sigmoid(0.5 * logits - 1)).astype(float)
+    scale, bias = text_calibrate.platt(logits, labels, np.ones(20_000))
+    assert scale == pytest.approx(0.5, abs=0.03) and bias == pytest.approx(-1, abs=0.06)
+
+
+def test_the_operating_point_is_f1_best_but_spares_look_alikes():
+    scores = np.concatenate([np.linspace(2, 4, 100), np.linspace(-4, 1.9, 300)])
+    labels = np.concatenate([np.ones(100), np.zeros(300)])
+    ones = np.ones(400)
+    free = text_calibrate.operating_point(scores, labels, ones, np.array([]))
+    assert 1.8 < free < 2.1
+    alike = np.array([3.0] + [0.0] * 20)
+    assert text_calibrate.operating_point(scores, labels, ones, alike) > 3.0
+
+
+def test_fitted_ranges_span_zero_and_clip_little():
+    random_ = np.random.default_rng(0)
+    low, high = text_calibrate.fitted_range(random_.normal(size=10_000))
+    assert -5 < low < -2 and 2 < high < 5
+    low, high = text_calibrate.fitted_range(np.abs(random_.normal(size=10_000)))
+    assert low == 0 and high > 2
+
+
+def test_the_special_threshold_separates_special_from_near_misses():
+    def rows(source: str, kind: int, count: int) -> list[Row]:
+        return [Row("x", source, (0.0,) * 5, (1.0,) * 5, kind) for _ in range(count)]
+
+    texts = rows("authored/special", 3, 40) + rows("authored/near_miss", 0, 40) + rows("authored/en_daily", 0, 40)
+    logits = np.zeros((120, 5))
+    logits[:40, 3] = 6
+    logits[40:80, 0], logits[40:80, 1] = 2, 1.5
+    logits[80:, 0] = 8
+    threshold = text_calibrate.special_threshold(texts, logits)
+    near = 1 - text_calibrate.softmax(logits)[40, 0]
+    assert near < threshold < 0.95

@@ -1,0 +1,72 @@
+"""Writes the golden scores that the tests hold the built text model to.
+
+Takes authored validation texts with their labels and lets the full-precision
+graph score them; run it after text_calibrate.py has written a new model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer
+
+import text_calibrate
+import text_data
+from forge import encoder
+
+
+def sample(rows: list[text_data.Row], each: int) -> list[text_data.Row]:
+    """Short texts of every authored file, harmful and not, in a fixed order."""
+    out: list[text_data.Row] = []
+    kept = [
+        r for r in rows
+        if r.source.startswith("authored/") and len(r.text) <= 160
+        and text_data.split_of(r.text, r.source) == "validation"
+    ]
+    for source in sorted({r.source for r in kept}):
+        for positive in (True, False):
+            group = [r for r in kept if r.source == source and r.positive() == positive]
+            out += sorted(group, key=lambda r: text_data.share_of(r.text))[:each]
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--base", type=Path, required=True)
+    parser.add_argument("--model", type=Path, required=True, help="model folder, e.g. models/alpha-4o-mini")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--each", type=int, default=10, help="texts of each file and label")
+    args = parser.parse_args()
+
+    rows = sample(text_data.load(args.data), args.each)
+    tokenizer = Tokenizer.from_str(encoder.plain_tokenizer(args.base / "tokenizer.json").decode())
+    merged = encoder.merge(
+        encoder.load_base(args.base / "model.safetensors"), load_file(args.model / "text.safetensors")
+    )
+    model = text_calibrate.Classifier(encoder.graph(merged, "float32"), tokenizer, 2)
+    harm, special = model.scores([r.text for r in rows])
+    places = json.loads((args.model / "text.json").read_text(encoding="utf-8"))["calibration"]
+    harm, special = text_calibrate.probabilities(harm, places), 1 - text_calibrate.softmax(special)[:, 0]
+    texts = []
+    for row, p, s in zip(rows, harm, special):
+        texts.append(
+            {
+                "text": row.text,
+                "labels": {c: int(t) for c, t in zip(text_data.CATEGORIES, row.targets)},
+                "kind": text_data.EXPRESSIBILITY[max(row.kind, 0)],
+                "harm": [round(float(v), 4) for v in p],
+                "special": round(float(s), 4),
+            }
+        )
+    lines = ",\n".join(json.dumps(t, ensure_ascii=False) for t in texts)
+    text_calibrate.write(args.out, lambda p: p.write_text('{"texts": [\n' + lines + "\n]}\n", encoding="utf-8"))
+    print(f"{len(texts)} texts, {np.mean([any(t['labels'].values()) for t in texts]):.0%} harmful")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+//! `dichroic check`: a doctor that tries every part the server stands on, and says what is wrong with it.
+
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+    sync::Arc,
+    time::Instant,
+};
+
+use super::compose::Composer;
+use crate::{
+    access::KeyStore,
+    config::{Config, ConfigError},
+    registry::Registry,
+    runtime::Runtime,
+    telemetry::Metrics,
+};
+
+/// One row of the table.
+struct Finding {
+    part: String,
+    ok: bool,
+    detail: String,
+}
+
+/// Collects findings; a failed part makes the exit code 1.
+#[derive(Default)]
+struct Report(Vec<Finding>);
+
+impl Report {
+    fn add<T, E: std::fmt::Display>(
+        &mut self,
+        part: &str,
+        result: Result<T, E>,
+        detail: impl FnOnce(&T) -> String,
+    ) -> Option<T> {
+        match result {
+            Ok(value) => {
+                self.0.push(Finding { part: part.into(), ok: true, detail: detail(&value) });
+                Some(value)
+            }
+            Err(error) => {
+                self.0.push(Finding { part: part.into(), ok: false, detail: format!("{error:#}") });
+                None
+            }
+        }
+    }
+
+    fn print(&self) -> io::Result<()> {
+        let width = self.0.iter().map(|finding| finding.part.chars().count()).max().unwrap_or(0);
+        let mut out = io::stdout().lock();
+        for Finding { part, ok, detail } in &self.0 {
+            let mark = if *ok { "ok  " } else { "FAIL" };
+            writeln!(out, "{mark}  {part:<width$}  {detail}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Checks and prints; the exit code is 1 when any part failed.
+///
+/// # Errors
+/// Only a closed standard output: findings are rows of the table.
+pub(super) fn run(config: Result<Config, ConfigError>) -> anyhow::Result<ExitCode> {
+    let mut report = Report::default();
+    if let Some(config) = report.add("configuration", config, |config| format!("listen on {}", config.listen)) {
+        examine(&config, &mut report);
+    }
+    report.print()?;
+    Ok(if report.0.iter().all(|finding| finding.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn examine(config: &Config, report: &mut Report) {
+    let keys = KeyStore::open(Some(&config.keys_file), config.api_key.clone(), config.usage_limit);
+    report.add("keys", keys, |keys| {
+        let none = "none yet; run `dichroic keys create` or set DICHROIC_API_KEY";
+        if keys.is_empty() { none.into() } else { "at least one usable key".into() }
+    });
+    let runtime = report.add("runtime", Runtime::load(&config.runtime_library, config.threads.get()), |runtime| {
+        format!("{} threads, {}", config.threads, runtime.build_info())
+    });
+    let start = Instant::now();
+    let registry = report.add("checksums", Registry::open(&config.models_dir, &config.models), |registry| {
+        format!("{} models verified in {:.1} s", registry.iter().count(), start.elapsed().as_secs_f32())
+    });
+    let (Some(runtime), Some(registry)) = (runtime, registry) else { return };
+    let Some(metrics) = report.add("metrics", Metrics::new(), |_| "registered".into()) else { return };
+    let services = Composer::new(config, runtime, Arc::clone(&metrics)).services(&registry);
+    let Some(services) = report.add("models", services, |_| "loaded".into()) else { return };
+    let tokio = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    let Some(tokio) = report.add("threads", tokio, |_| "started".into()) else { return };
+    for status in tokio.block_on(services.readiness()).models {
+        let inference = if status.ready { Ok(()) } else { Err("no answer; look at the log of `dichroic serve`") };
+        report.add(&format!("{} {}", status.id, status.component), inference, |()| {
+            format!("answered on {}, {}", status.device, status.sha256.get(..12).unwrap_or_default())
+        });
+    }
+}

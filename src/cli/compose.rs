@@ -1,0 +1,133 @@
+//! From verified bundles to running services.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, bail};
+
+use crate::{
+    config::Config,
+    domain::ModelId,
+    engine::{BatchOptions, Batcher, Factory, Generator, GeneratorOptions, batch::BatchPolicy, generate},
+    registry::{Bundle, ComponentName, Registry},
+    runtime::{Decoder, ImageClassifier, PromptTokenizer, Runtime, TextClassifier, WindowTokenizer},
+    service::{ImageGuardian, Models, ServiceOptions, Services, TextGuardian, Writer},
+    telemetry::Metrics,
+};
+
+/// Most texts in a batch, whatever their length.
+const BATCH_TEXTS: usize = 64;
+/// Most pictures in a batch: the frames of one animation.
+const BATCH_PICTURES: usize = 8;
+/// More text workers than this share one pool of compute threads to no gain.
+const TEXT_WORKERS: usize = 2;
+
+/// Makes services out of bundles; equal bundles are loaded once.
+pub(super) struct Composer<'a> {
+    config: &'a Config,
+    runtime: Runtime,
+    metrics: Arc<Metrics>,
+    writers: BTreeMap<String, Arc<Writer>>,
+    texts: BTreeMap<String, Arc<TextGuardian>>,
+    images: BTreeMap<String, Arc<ImageGuardian>>,
+}
+
+impl<'a> Composer<'a> {
+    pub(super) fn new(config: &'a Config, runtime: Runtime, metrics: Arc<Metrics>) -> Self {
+        Self { config, runtime, metrics, writers: BTreeMap::new(), texts: BTreeMap::new(), images: BTreeMap::new() }
+    }
+
+    /// Loads every installed model and starts its threads.
+    pub(super) fn services(mut self, registry: &Registry) -> anyhow::Result<Services> {
+        if registry.is_empty() {
+            bail!(
+                "no model is installed in {} for {}; run `make build` first",
+                self.config.models_dir.display(),
+                self.config.models.iter().map(|id| id.as_str()).collect::<Vec<_>>().join(", ")
+            );
+        }
+        let mut models: BTreeMap<ModelId, Models> = BTreeMap::new();
+        for (id, component, bundle) in registry.iter() {
+            let loaded = models.entry(id).or_default();
+            let named = || format!("cannot load the {component} model of {id}");
+            match component {
+                ComponentName::Generator => loaded.writer = Some(self.writer(id, bundle).with_context(named)?),
+                ComponentName::Text => loaded.text = Some(self.text(id, bundle).with_context(named)?),
+                ComponentName::Image => loaded.image = Some(self.image(id, bundle).with_context(named)?),
+            }
+            let labels = &[id.as_str(), component.as_str(), bundle.digest(), "cpu"];
+            self.metrics.model_info.with_label_values(labels).set(1);
+            tracing::info!(%id, %component, name = bundle.manifest().name, "model loaded");
+        }
+        let options = ServiceOptions { timeout: self.config.request_timeout, image_queue: self.config.image_queue };
+        Ok(Services::new(models, options, self.metrics))
+    }
+
+    fn writer(&mut self, id: ModelId, bundle: &Arc<Bundle>) -> anyhow::Result<Arc<Writer>> {
+        if let Some(writer) = self.writers.get(bundle.digest()) {
+            return Ok(Arc::clone(writer));
+        }
+        let spec = bundle.manifest().generator.clone().context("the manifest has no generator part")?;
+        let rows = generate::rows_for(self.config.generator_slots);
+        let factory: Factory<Decoder> = {
+            let (runtime, bundle) = (self.runtime.clone(), Arc::clone(bundle));
+            Arc::new(move || Decoder::open(&runtime, &bundle, rows))
+        };
+        let options = GeneratorOptions { capacity: self.config.generator_queue };
+        let generator =
+            Generator::start(id.as_str(), options, &factory, &self.metrics.model(id.as_str(), "generator"))?;
+        let tokenizer = PromptTokenizer::open(bundle)?;
+        let writer = Arc::new(Writer::new(tokenizer, generator, &spec, bundle.digest().to_owned())?);
+        self.writers.insert(bundle.digest().to_owned(), Arc::clone(&writer));
+        Ok(writer)
+    }
+
+    fn text(&mut self, id: ModelId, bundle: &Arc<Bundle>) -> anyhow::Result<Arc<TextGuardian>> {
+        if let Some(text) = self.texts.get(bundle.digest()) {
+            return Ok(Arc::clone(text));
+        }
+        let spec = bundle.manifest().text_classifier.as_ref().context("the manifest has no text_classifier part")?;
+        let factory: Factory<TextClassifier> = {
+            let (runtime, bundle) = (self.runtime.clone(), Arc::clone(bundle));
+            Arc::new(move || TextClassifier::open(&runtime, &bundle))
+        };
+        let options = BatchOptions {
+            capacity: self.config.text_queue,
+            workers: self.config.threads.get().min(TEXT_WORKERS),
+            policy: BatchPolicy { budget: self.config.batch_tokens, items: BATCH_TEXTS, wait: self.config.batch_wait },
+        };
+        let name = format!("{id}-text");
+        let batcher = Batcher::start(&name, options, &factory, &self.metrics.model(id.as_str(), "text"))?;
+        let text = Arc::new(TextGuardian::new(
+            WindowTokenizer::open(bundle)?,
+            batcher,
+            spec.expressibility.threshold,
+            bundle.digest().to_owned(),
+            Arc::clone(&self.metrics),
+        ));
+        self.texts.insert(bundle.digest().to_owned(), Arc::clone(&text));
+        Ok(text)
+    }
+
+    fn image(&mut self, id: ModelId, bundle: &Arc<Bundle>) -> anyhow::Result<Arc<ImageGuardian>> {
+        if let Some(image) = self.images.get(bundle.digest()) {
+            return Ok(Arc::clone(image));
+        }
+        let spec = bundle.manifest().image_classifier.as_ref().context("the manifest has no image_classifier part")?;
+        let factory: Factory<ImageClassifier> = {
+            let (runtime, bundle) = (self.runtime.clone(), Arc::clone(bundle));
+            Arc::new(move || ImageClassifier::open(&runtime, &bundle))
+        };
+        let options = BatchOptions {
+            // Every admitted picture may have all its frames queued.
+            capacity: self.config.image_queue * BATCH_PICTURES,
+            workers: 1,
+            policy: BatchPolicy { budget: BATCH_PICTURES, items: BATCH_PICTURES, wait: Duration::ZERO },
+        };
+        let name = format!("{id}-image");
+        let batcher = Batcher::start(&name, options, &factory, &self.metrics.model(id.as_str(), "image"))?;
+        let image =
+            Arc::new(ImageGuardian::new(spec.size, batcher, bundle.digest().to_owned(), Arc::clone(&self.metrics)));
+        self.images.insert(bundle.digest().to_owned(), Arc::clone(&image));
+        Ok(image)
+    }
+}

@@ -1,0 +1,106 @@
+//! `dichroic serve`: the composition root, from configuration to a listening server and its orderly end.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use tokio::net::TcpListener;
+
+use super::compose::Composer;
+use crate::{
+    access::{KeyStore, MemoryLimiter},
+    config::{Config, LogFormat},
+    http::{self, App, BodyLimits, ServeOptions},
+    lifecycle::{Drained, Lifecycle},
+    registry::Registry,
+    runtime::Runtime,
+    telemetry::{Metrics, subscriber},
+};
+
+/// How often the key file is looked at.
+const KEY_RELOAD: Duration = Duration::from_secs(2);
+
+/// Serves until a signal.
+pub(super) fn run(config: &Config) -> anyhow::Result<()> {
+    let format = match config.log_format {
+        LogFormat::Json => subscriber::Format::Json,
+        LogFormat::Text => subscriber::Format::Text,
+    };
+    subscriber::install(format, &config.log)?;
+    let keys = Arc::new(open_keys(config)?);
+    let metrics = Metrics::new().context("cannot set up metrics")?;
+    let registry = Registry::open(&config.models_dir, &config.models)?;
+    let runtime = Runtime::load(&config.runtime_library, config.threads.get())?;
+    tracing::info!(threads = config.threads, library = runtime.build_info(), "runtime loaded");
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(config.threads.get())
+        .thread_name(|number| format!("pixels-{number}"))
+        .build_global()
+        .context("cannot start the picture threads")?;
+    let services = Arc::new(Composer::new(config, runtime, Arc::clone(&metrics)).services(&registry)?);
+
+    let tokio = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(config.threads.get())
+        .thread_name("sockets")
+        .enable_all()
+        .build()
+        .context("cannot start the network threads")?;
+    let result = tokio.block_on(async {
+        let lifecycle = Lifecycle::new();
+        tokio::spawn(lifecycle.signals().context("cannot listen for signals")?);
+        let listener = TcpListener::bind(config.listen)
+            .await
+            .with_context(|| format!("cannot listen on {}; is the port taken?", config.listen))?;
+        let readiness = services.readiness().await;
+        anyhow::ensure!(readiness.ready, "a model does not answer; run `dichroic check`");
+        reload_keys(&lifecycle, &keys);
+        let app = App {
+            services: Arc::clone(&services),
+            keys,
+            limiter: Arc::new(MemoryLimiter::default()),
+            metrics,
+            lifecycle: lifecycle.clone(),
+            bodies: BodyLimits { deadline: config.request_timeout, ..BodyLimits::default() },
+        };
+        let options = ServeOptions {
+            max_connections: config.max_connections,
+            header_read_timeout: config.header_timeout,
+            grace: config.shutdown_grace,
+        };
+        http::serve(listener, http::router(app), options, lifecycle.clone()).await?;
+        if let Drained::Cut { tasks } = lifecycle.drain(config.shutdown_grace).await {
+            tracing::warn!(tasks, "stopped with work unfinished");
+        }
+        tracing::info!("stopped");
+        Ok(())
+    });
+    // Tasks that ignore the hard stop must not keep the process.
+    tokio.shutdown_timeout(Duration::from_secs(1));
+    result
+}
+
+fn open_keys(config: &Config) -> anyhow::Result<KeyStore> {
+    let path: &Path = &config.keys_file;
+    let keys = KeyStore::open(Some(path), config.api_key.clone(), config.usage_limit)?;
+    config.require_key_for_public_listen(keys.is_empty())?;
+    if keys.is_empty() {
+        tracing::warn!("there is no API key yet: every request is answered 401; run `dichroic keys create`");
+    }
+    Ok(keys)
+}
+
+fn reload_keys(lifecycle: &Lifecycle, keys: &Arc<KeyStore>) {
+    let (soft, keys) = (lifecycle.soft().clone(), Arc::clone(keys));
+    lifecycle.spawn(async move {
+        let mut ticks = tokio::time::interval(KEY_RELOAD);
+        loop {
+            tokio::select! {
+                () = soft.cancelled() => return,
+                _ = ticks.tick() => {
+                    let keys = Arc::clone(&keys);
+                    // Reading a file blocks; a failure is logged by the store itself.
+                    let _ = tokio::task::spawn_blocking(move || keys.reload_if_changed()).await;
+                }
+            }
+        }
+    });
+}

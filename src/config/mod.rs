@@ -1,0 +1,553 @@
+//! The server's settings, merged and validated.
+//!
+//! Owns the order file < environment < flags, the defaults and the bounds. A [`Config`] holds only values that make
+//! sense together; every refusal is one sentence that names the setting, where it was written and what to do.
+//! Refuses to show the API key: not in errors, not in `Debug`. Runs on the starting thread.
+
+mod raw;
+
+use std::{
+    ffi::OsString,
+    fs,
+    net::SocketAddr,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use figment::{
+    Figment,
+    error::Kind as Fault,
+    providers::{Format, Toml},
+};
+use secrecy::{ExposeSecret, SecretString};
+
+pub use raw::{Kind, PREFIX, SETTINGS, ServeFlags, Setting};
+
+use crate::{
+    access::keys::MIN_BOOTSTRAP_CHARACTERS,
+    domain::{ModelId, UsageLimit},
+};
+use raw::{Environment, RawConfig, origin};
+
+/// Read when no other file is named, if it exists.
+pub const DEFAULT_FILE: &str = "dichroic.toml";
+
+/// Why the settings cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// The file named on the command line is not there or not readable.
+    #[error("the configuration file {path} cannot be read ({reason}); check --config", path = path.display())]
+    UnreadableFile {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+    /// The file is not TOML.
+    #[error("the configuration file {path} is not TOML ({reason}); correct that line", path = path.display())]
+    NotToml {
+        /// The file.
+        path: PathBuf,
+        /// Line and cause, without the line's text: it may hold the API key.
+        reason: String,
+    },
+    /// The file sets something that does not exist.
+    #[error("{setting} in {place} is no setting; `dichroic serve --help` lists them")]
+    UnknownSetting {
+        /// The name found.
+        setting: String,
+        /// Where it was written.
+        place: String,
+    },
+    /// The environment sets something that does not exist.
+    #[error(
+        "the environment variable {variable} is no setting; correct or unset it (`dichroic serve --help` lists them)"
+    )]
+    UnknownVariable {
+        /// The variable.
+        variable: String,
+    },
+    /// A variable holds bytes that are no text.
+    #[error("the environment variable {variable} is not UTF-8; correct or unset it")]
+    NotUnicode {
+        /// The variable.
+        variable: String,
+    },
+    /// A value is out of bounds or of the wrong kind.
+    #[error("{setting}, set by {place}, must be {rule}; correct or remove it")]
+    Invalid {
+        /// The setting.
+        setting: &'static str,
+        /// Where it was written.
+        place: String,
+        /// What is accepted.
+        rule: String,
+    },
+    /// Other machines could connect, yet nobody could authenticate.
+    #[error(
+        "listening on {listen} without any API key is refused; run `dichroic keys create`, set DICHROIC_API_KEY, \
+         or listen on 127.0.0.1"
+    )]
+    PublicWithoutKey {
+        /// The address.
+        listen: SocketAddr,
+    },
+}
+
+/// How log lines are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// One JSON object a line.
+    #[default]
+    Json,
+    /// For eyes.
+    Text,
+}
+
+/// Validated settings.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where the server listens.
+    pub listen: SocketAddr,
+    /// Folder of the models.
+    pub models_dir: PathBuf,
+    /// The ONNX Runtime shared library.
+    pub runtime_library: PathBuf,
+    /// Identifiers to serve; those not installed answer 501.
+    pub models: Vec<ModelId>,
+    /// File of the API keys.
+    pub keys_file: PathBuf,
+    /// The bootstrap key.
+    pub api_key: Option<SecretString>,
+    /// Limit of keys that have none of their own.
+    pub usage_limit: UsageLimit,
+    /// Threads for inference, already resolved.
+    pub threads: NonZeroUsize,
+    /// Time a request may take.
+    pub request_timeout: Duration,
+    /// Time to finish requests under way.
+    pub shutdown_grace: Duration,
+    /// Texts that may wait for classification.
+    pub text_queue: usize,
+    /// Most tokens in a batch, padding counted.
+    pub batch_tokens: usize,
+    /// How long a batch waits for company.
+    pub batch_wait: Duration,
+    /// Texts generated side by side by one model.
+    pub generator_slots: usize,
+    /// Generations that may wait.
+    pub generator_queue: usize,
+    /// Images that may wait.
+    pub image_queue: usize,
+    /// Connections open at once.
+    pub max_connections: usize,
+    /// Time for a request's headers.
+    pub header_timeout: Duration,
+    /// How log lines are written.
+    pub log_format: LogFormat,
+    /// What is logged, as a `tracing` filter (its syntax is judged by the subscriber).
+    pub log: String,
+}
+
+impl Config {
+    /// Reads the named file (or `dichroic.toml` if there is one), the process's environment and the flags.
+    /// Relative paths, in whichever of them, are relative to the working directory.
+    ///
+    /// # Errors
+    /// The first [`ConfigError`] found.
+    pub fn load(file: Option<&Path>, flags: &ServeFlags) -> Result<Self, ConfigError> {
+        let default = Path::new(DEFAULT_FILE);
+        let file = file.or_else(|| default.is_file().then_some(default));
+        Self::from_sources(file, std::env::vars_os(), flags)
+    }
+
+    /// As [`load`](Self::load), with the environment given.
+    ///
+    /// # Errors
+    /// The first [`ConfigError`] found.
+    pub fn from_sources(
+        file: Option<&Path>,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+        flags: &ServeFlags,
+    ) -> Result<Self, ConfigError> {
+        let mut sources = Figment::new();
+        if let Some(path) = file {
+            // Looked at first: figment takes a missing file for an empty one.
+            fs::File::open(path)
+                .map_err(|error| ConfigError::UnreadableFile { path: path.to_owned(), reason: error.to_string() })?;
+            sources = sources.merge(Toml::file_exact(path));
+        }
+        let sources = sources.merge(Environment::read(environment)?).merge(flags);
+        let raw = sources.extract::<RawConfig>().map_err(|error| refuse(&error, file))?;
+        Validator { sources: &sources }.config(raw)
+    }
+
+    /// Refuses to listen where other machines can connect while nobody could authenticate.
+    ///
+    /// # Errors
+    /// [`ConfigError::PublicWithoutKey`].
+    pub fn require_key_for_public_listen(&self, keys_are_empty: bool) -> Result<(), ConfigError> {
+        // An IPv4 address may come in IPv6 clothes.
+        if keys_are_empty && !self.listen.ip().to_canonical().is_loopback() {
+            return Err(ConfigError::PublicWithoutKey { listen: self.listen });
+        }
+        Ok(())
+    }
+}
+
+/// Cores that this process may use: the least of the machine's, the affinity mask and the container's processor
+/// quota (cgroup v2 `cpu.max` and v1 `cpu.cfs_quota_us`, of this group and those above it, rounded down). The
+/// standard library reads all of these on Linux; where it cannot tell, one.
+pub fn available_cores() -> NonZeroUsize {
+    thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
+}
+
+/// Turns figment's error into ours. Values are never quoted: one of them may be the key.
+fn refuse(error: &figment::Error, file: Option<&Path>) -> ConfigError {
+    let metadata = error.metadata.as_ref();
+    if let Fault::UnknownField(setting, _) = &error.kind {
+        return ConfigError::UnknownSetting { place: origin(setting, metadata), setting: setting.clone() };
+    }
+    let setting = error.path.first().and_then(|name| SETTINGS.iter().find(|setting| setting.name == name));
+    if let Some(setting) = setting {
+        return ConfigError::Invalid {
+            setting: setting.name,
+            place: origin(setting.name, metadata),
+            rule: rule(setting),
+        };
+    }
+    // Only a whole file can be wrong without a setting being so. Of the parser's report, which quotes the line, the
+    // first line tells where and the last what.
+    let report = error.kind.to_string();
+    let mut lines = report.lines().filter(|line| !line.trim().is_empty());
+    let place = lines.next().unwrap_or_default().to_owned();
+    let reason = lines.next_back().map_or_else(|| place.clone(), |cause| format!("{place}: {cause}"));
+    ConfigError::NotToml { path: file.unwrap_or(Path::new(DEFAULT_FILE)).to_owned(), reason }
+}
+
+/// What a setting accepts, in words that end a sentence.
+fn rule(setting: &Setting) -> String {
+    match (setting.kind, setting.name) {
+        (Kind::Number { min, max, .. }, _) => format!("a whole number from {min} to {max}"),
+        (_, "listen") => "an IP address and a port, such as 127.0.0.1:8080 or [::1]:8080".to_owned(),
+        (_, "models") => {
+            let names: Vec<_> = ModelId::ALL.iter().map(|id| id.as_str()).collect();
+            format!("a list of one or more of {}, each once", names.join(", "))
+        }
+        (_, "api_key") => {
+            format!("a text of at least {MIN_BOOTSTRAP_CHARACTERS} visible ASCII characters without spaces")
+        }
+        (_, "log_format") => "json or text".to_owned(),
+        _ => "a text that is not empty".to_owned(),
+    }
+}
+
+/// Judges values, and knows where each came from.
+struct Validator<'a> {
+    sources: &'a Figment,
+}
+
+impl Validator<'_> {
+    fn config(&self, raw: RawConfig) -> Result<Config, ConfigError> {
+        let threads = self.number("threads", raw.threads)?;
+        Ok(Config {
+            listen: self.listen(raw.listen)?,
+            models_dir: self.path("models_dir", raw.models_dir, "models")?,
+            runtime_library: self.path("runtime_library", raw.runtime_library, "runtime/libonnxruntime.so")?,
+            models: self.models(raw.models)?,
+            keys_file: self.path("keys_file", raw.keys_file, "keys.json")?,
+            api_key: self.api_key(raw.api_key)?,
+            usage_limit: UsageLimit::per_minute(self.number("usage_limit", raw.usage_limit)?),
+            threads: NonZeroUsize::new(threads).unwrap_or_else(available_cores),
+            request_timeout: Duration::from_millis(self.number("request_timeout_ms", raw.request_timeout_ms)?),
+            shutdown_grace: Duration::from_millis(self.number("shutdown_grace_ms", raw.shutdown_grace_ms)?),
+            text_queue: self.number("text_queue", raw.text_queue)?,
+            batch_tokens: self.number("batch_tokens", raw.batch_tokens)?,
+            batch_wait: Duration::from_micros(self.number("batch_wait_us", raw.batch_wait_us)?),
+            generator_slots: self.number("generator_slots", raw.generator_slots)?,
+            generator_queue: self.number("generator_queue", raw.generator_queue)?,
+            image_queue: self.number("image_queue", raw.image_queue)?,
+            max_connections: self.number("max_connections", raw.max_connections)?,
+            header_timeout: Duration::from_millis(self.number("header_timeout_ms", raw.header_timeout_ms)?),
+            log_format: self.log_format(raw.log_format.as_deref())?,
+            log: raw.log.unwrap_or_else(|| "info".to_owned()),
+        })
+    }
+
+    fn invalid(&self, name: &'static str) -> ConfigError {
+        let rule = SETTINGS.iter().find(|setting| setting.name == name).map(rule).unwrap_or_default();
+        ConfigError::Invalid { setting: name, place: origin(name, self.sources.find_metadata(name)), rule }
+    }
+
+    /// The value or its default, within the bounds of [`SETTINGS`].
+    fn number<N: TryFrom<u64>>(&self, name: &'static str, value: Option<u64>) -> Result<N, ConfigError> {
+        let kind = SETTINGS.iter().find(|setting| setting.name == name).map(|setting| setting.kind);
+        let Some(Kind::Number { default, min, max }) = kind else { return Err(self.invalid(name)) };
+        let value = value.unwrap_or(default);
+        if !(min..=max).contains(&value) {
+            return Err(self.invalid(name));
+        }
+        N::try_from(value).map_err(|_| self.invalid(name))
+    }
+
+    fn path(&self, name: &'static str, value: Option<PathBuf>, default: &str) -> Result<PathBuf, ConfigError> {
+        match value {
+            Some(path) if path.as_os_str().is_empty() => Err(self.invalid(name)),
+            Some(path) => Ok(path),
+            None => Ok(default.into()),
+        }
+    }
+
+    fn listen(&self, value: Option<String>) -> Result<SocketAddr, ConfigError> {
+        let value = value.unwrap_or_else(|| "127.0.0.1:8080".to_owned());
+        value.parse().map_err(|_| self.invalid("listen"))
+    }
+
+    fn models(&self, value: Option<Vec<String>>) -> Result<Vec<ModelId>, ConfigError> {
+        let Some(names) = value else { return Ok(ModelId::ALL.to_vec()) };
+        let mut models = Vec::with_capacity(names.len());
+        for name in &names {
+            let id = name.parse().map_err(|_| self.invalid("models"))?;
+            if models.contains(&id) {
+                return Err(self.invalid("models"));
+            }
+            models.push(id);
+        }
+        if models.is_empty() { Err(self.invalid("models")) } else { Ok(models) }
+    }
+
+    fn api_key(&self, value: Option<SecretString>) -> Result<Option<SecretString>, ConfigError> {
+        // A space or a line's end, easily read along from a file, could never arrive in a header.
+        let fits = |key: &str| key.len() >= MIN_BOOTSTRAP_CHARACTERS && key.bytes().all(|byte| byte.is_ascii_graphic());
+        match value {
+            Some(key) if !fits(key.expose_secret()) => Err(self.invalid("api_key")),
+            other => Ok(other),
+        }
+    }
+
+    fn log_format(&self, value: Option<&str>) -> Result<LogFormat, ConfigError> {
+        match value {
+            None | Some("json") => Ok(LogFormat::Json),
+            Some("text") => Ok(LogFormat::Text),
+            Some(_) => Err(self.invalid("log_format")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args, Parser};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Serve {
+        #[command(flatten)]
+        flags: ServeFlags,
+    }
+
+    fn load(toml: Option<&str>, environment: &[(&str, &str)], flags: &[&str]) -> Result<Config, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = toml.map(|content| {
+            let path = folder.path().join("dichroic.toml");
+            fs::write(&path, content).unwrap();
+            path
+        });
+        let environment = environment.iter().map(|(name, value)| (name.into(), value.into()));
+        let flags = Serve::try_parse_from([&["serve"], flags].concat()).unwrap().flags;
+        Config::from_sources(file.as_deref(), environment, &flags)
+            .map_err(|error| error.to_string().replace(&folder.path().display().to_string(), "DIR"))
+    }
+
+    fn refusal(toml: Option<&str>, environment: &[(&str, &str)], flags: &[&str]) -> String {
+        load(toml, environment, flags).unwrap_err()
+    }
+
+    #[test]
+    fn the_defaults_are_the_documented_ones() {
+        let config = load(None, &[], &[]).unwrap();
+        assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
+        assert_eq!(config.models_dir, Path::new("models"));
+        assert_eq!(config.runtime_library, Path::new("runtime/libonnxruntime.so"));
+        assert_eq!(config.models, ModelId::ALL);
+        assert_eq!(config.keys_file, Path::new("keys.json"));
+        assert!(config.api_key.is_none());
+        assert_eq!(config.usage_limit, UsageLimit::DEFAULT);
+        assert_eq!(config.threads, available_cores());
+        assert_eq!(config.request_timeout, Duration::from_secs(30));
+        assert_eq!(config.shutdown_grace, Duration::from_secs(25));
+        assert_eq!(config.batch_wait, Duration::from_micros(500));
+        assert_eq!((config.text_queue, config.batch_tokens), (1024, 2048));
+        assert_eq!((config.generator_slots, config.generator_queue, config.image_queue), (8, 64, 32));
+        assert_eq!((config.max_connections, config.header_timeout), (1024, Duration::from_secs(10)));
+        assert_eq!((config.log_format, config.log.as_str()), (LogFormat::Json, "info"));
+    }
+
+    #[test]
+    fn flags_win_over_the_environment_and_that_over_the_file() {
+        let toml = Some("usage_limit = 1\ntext_queue = 1\nimage_queue = 1\nmodels = ['delta-3.1']");
+        let environment = [("DICHROIC_USAGE_LIMIT", "2"), ("DICHROIC_TEXT_QUEUE", "2")];
+        let config = load(toml, &environment, &["--usage-limit", "3"]).unwrap();
+        assert_eq!((config.usage_limit.per_minute, config.text_queue, config.image_queue), (3, 2, 1));
+        assert_eq!(config.models, [ModelId::Delta]);
+    }
+
+    #[test]
+    fn lists_are_separated_by_commas_in_environment_and_flags() {
+        let both = [ModelId::Beta, ModelId::Alpha];
+        let environment = [("DICHROIC_MODELS", "beta-3-haiku, alpha-4o-mini")];
+        assert_eq!(load(None, &environment, &[]).unwrap().models, both);
+        assert_eq!(load(None, &[], &["--models", "beta-3-haiku,alpha-4o-mini"]).unwrap().models, both);
+    }
+
+    #[test]
+    fn the_usage_limit_brings_its_burst() {
+        for (limit, burst) in [("600", 60), ("5", 1), ("1000000", 100_000)] {
+            let config = load(None, &[("DICHROIC_USAGE_LIMIT", limit)], &[]).unwrap();
+            assert_eq!(config.usage_limit.burst, burst);
+        }
+        assert!(load(None, &[("DICHROIC_USAGE_LIMIT", "0")], &[]).unwrap().usage_limit.is_unlimited());
+    }
+
+    #[test]
+    fn an_empty_variable_counts_as_not_set() {
+        let config = load(None, &[("DICHROIC_API_KEY", ""), ("DICHROIC_LISTEN", "")], &[]).unwrap();
+        assert!(config.api_key.is_none());
+    }
+
+    #[test]
+    fn variables_of_the_scripts_and_of_others_do_not_matter() {
+        let environment = [("DICHROIC_CACHE", "/tmp"), ("DICHROIC_SOURCE_ALPHA", "/a.gguf"), ("LISTEN", "x")];
+        assert!(load(None, &environment, &[]).is_ok());
+        assert_eq!(
+            refusal(None, &[("DICHROIC_USAGE_LIMITS", "5")], &[]),
+            "the environment variable DICHROIC_USAGE_LIMITS is no setting; correct or unset it \
+             (`dichroic serve --help` lists them)"
+        );
+    }
+
+    #[test]
+    fn a_refusal_names_setting_place_and_rule() {
+        assert_eq!(
+            refusal(None, &[("DICHROIC_USAGE_LIMIT", "many")], &[]),
+            "usage_limit, set by the environment variable DICHROIC_USAGE_LIMIT, must be a whole number from 0 to \
+             1000000; correct or remove it"
+        );
+        assert_eq!(
+            refusal(None, &[], &["--generator-slots", "0"]),
+            "generator_slots, set by the flag --generator-slots, must be a whole number from 1 to 256; correct or \
+             remove it"
+        );
+        assert_eq!(
+            refusal(Some("log_format = 'xml'"), &[], &[]),
+            "log_format, set by the file DIR/dichroic.toml, must be json or text; correct or remove it"
+        );
+        assert_eq!(
+            refusal(Some("[server]\nlisten = 1"), &[], &[]),
+            "server in the file DIR/dichroic.toml is no setting; `dichroic serve --help` lists them"
+        );
+    }
+
+    #[test]
+    fn senseless_values_are_refused_wherever_they_stand() {
+        for toml in [
+            "listen = 'localhost:8080'",
+            "listen = '127.0.0.1'",
+            "listen = 8080",
+            "models = []",
+            "models = ['gpt']",
+            "models = 'alpha-4o-mini'",
+            "models = ['beta-3-haiku', 'beta-3-haiku']",
+            "models_dir = ''",
+            "text_queue = -1",
+            "text_queue = 1.5",
+            "text_queue = '5'",
+            "text_queue = 99999999999999999999",
+            "log = 5",
+        ] {
+            assert!(load(Some(toml), &[], &[]).is_err(), "{toml}");
+        }
+        for setting in SETTINGS {
+            let Kind::Number { default, min, max } = setting.kind else { continue };
+            for good in [default, min, max] {
+                assert!(load(Some(&format!("{} = {good}", setting.name)), &[], &[]).is_ok(), "{}", setting.name);
+            }
+            let below = min.checked_sub(1);
+            for bad in [below, Some(max + 1)].into_iter().flatten() {
+                let error = refusal(None, &[(&setting.variable(), &bad.to_string())], &[]);
+                assert!(error.contains(&format!("from {min} to {max}")), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_key_is_never_shown() {
+        let key = "3141592653589793";
+        let config = load(None, &[("DICHROIC_API_KEY", key)], &[]).unwrap();
+        assert_eq!(config.api_key.as_ref().unwrap().expose_secret(), key, "digits stay a text");
+        assert!(!format!("{config:?}").contains(key));
+        let rule = "must be a text of at least 16 visible ASCII characters without spaces; correct or remove it";
+        for bad in ["fifteen-letters", "a long key but with spaces", "key-from-a-file-read-with-its-end\n"] {
+            let error = refusal(None, &[("DICHROIC_API_KEY", bad)], &[]);
+            assert_eq!(error, format!("api_key, set by the environment variable DICHROIC_API_KEY, {rule}"));
+        }
+        for toml in [format!("api_key = {key}"), format!("api_key = k{key}"), format!("api_key = ['{key}']")] {
+            let error = refusal(Some(&toml), &[], &[]);
+            assert!(!error.contains(key), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_broken_or_missing_file_is_named() {
+        assert!(refusal(Some("listen = "), &[], &[]).starts_with(
+            "the configuration file DIR/dichroic.toml is not TOML (TOML parse error at line 1, column 10"
+        ));
+        let error = Config::from_sources(Some(Path::new("/nonexistent.toml")), [], &ServeFlags::default()).unwrap_err();
+        assert!(error.to_string().starts_with("the configuration file /nonexistent.toml cannot be read ("), "{error}");
+    }
+
+    #[test]
+    fn a_public_address_needs_a_key() {
+        for (listen, public) in [
+            ("127.0.0.1:1", false),
+            ("127.8.8.8:1", false),
+            ("[::1]:1", false),
+            ("[::ffff:127.0.0.1]:1", false),
+            ("0.0.0.0:1", true),
+            ("[::]:1", true),
+            ("10.0.0.1:1", true),
+        ] {
+            let config = load(None, &[], &["--listen", listen]).unwrap();
+            assert_eq!(config.require_key_for_public_listen(true).is_err(), public, "{listen}");
+            assert!(config.require_key_for_public_listen(false).is_ok());
+        }
+        let config = load(None, &[], &["--listen", "0.0.0.0:80"]).unwrap();
+        assert_eq!(
+            config.require_key_for_public_listen(true).unwrap_err().to_string(),
+            "listening on 0.0.0.0:80 without any API key is refused; run `dichroic keys create`, set \
+             DICHROIC_API_KEY, or listen on 127.0.0.1"
+        );
+    }
+
+    #[test]
+    fn the_help_tells_every_setting_with_its_default_and_variable() {
+        let command = ServeFlags::augment_args(clap::Command::new("serve"));
+        for setting in SETTINGS {
+            let argument = command.get_arguments().find(|argument| argument.get_id().as_str() == setting.name);
+            if setting.name == "api_key" {
+                assert!(argument.is_none(), "command lines are visible to others");
+                continue;
+            }
+            let help = argument.and_then(clap::Arg::get_help).unwrap().to_string();
+            assert!(help.contains(&format!("[env: {}]", setting.variable())), "{help}");
+            if let Kind::Number { default, .. } = setting.kind {
+                assert!(help.contains(&format!("[default: {default}]")), "{help}");
+            }
+            assert!(help.contains("[default: "), "{help}");
+            assert_eq!(argument.and_then(clap::Arg::get_long), setting.flag().strip_prefix("--"));
+        }
+        assert_eq!(command.get_arguments().count(), SETTINGS.len() - 1);
+    }
+}

@@ -1,0 +1,296 @@
+//! Settings as they are written: file, environment and flags, merged but not judged.
+//!
+//! Owns the list of settings ([`SETTINGS`]), the flags and their help, and which environment variables are ours.
+//! Refuses unknown settings and unknown `DICHROIC_*` variables: a mistyped limit must not silently be no limit.
+//! Runs on the starting thread.
+
+use std::{ffi::OsString, fmt, path::PathBuf};
+
+use figment::{
+    Metadata, Profile, Provider,
+    value::{Dict, Map, Value},
+};
+use secrecy::SecretString;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::ConfigError;
+
+/// Every environment variable of the project begins so.
+pub const PREFIX: &str = "DICHROIC_";
+
+/// Variables of the set-up scripts, which may share an environment with the server.
+const SCRIPTS: [&str; 2] = ["DICHROIC_CACHE", "DICHROIC_SOURCE_"];
+
+/// What kind of value a setting takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Any text, judged later.
+    Text,
+    /// A list; separated by commas in the environment and on the command line.
+    List,
+    /// A whole number within bounds.
+    Number {
+        /// Used when the setting is absent.
+        default: u64,
+        /// Smallest accepted.
+        min: u64,
+        /// Largest accepted.
+        max: u64,
+    },
+}
+
+/// One setting: its name in the file, and with dashes or in capitals its flag and its environment variable.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// The name in the file.
+    pub name: &'static str,
+    /// What it takes.
+    pub kind: Kind,
+}
+
+impl Setting {
+    /// The environment variable that sets it.
+    pub fn variable(&self) -> String {
+        variable(self.name)
+    }
+
+    /// The flag that sets it (`api_key` has none: command lines are visible to every user of the machine).
+    pub fn flag(&self) -> String {
+        flag(self.name)
+    }
+}
+
+fn variable(name: &str) -> String {
+    format!("{PREFIX}{}", name.to_ascii_uppercase())
+}
+
+fn flag(name: &str) -> String {
+    format!("--{}", name.replace('_', "-"))
+}
+
+const fn text(name: &'static str) -> Setting {
+    Setting { name, kind: Kind::Text }
+}
+
+const fn number(name: &'static str, default: u64, min: u64, max: u64) -> Setting {
+    Setting { name, kind: Kind::Number { default, min, max } }
+}
+
+/// Every setting, in the order of the help.
+pub const SETTINGS: [Setting; 20] = [
+    text("listen"),
+    text("models_dir"),
+    text("runtime_library"),
+    Setting { name: "models", kind: Kind::List },
+    text("keys_file"),
+    text("api_key"),
+    number("usage_limit", 600, 0, 1_000_000),
+    number("threads", 0, 0, 1_024),
+    number("request_timeout_ms", 30_000, 100, 600_000),
+    number("shutdown_grace_ms", 25_000, 0, 600_000),
+    number("text_queue", 1_024, 1, 65_536),
+    // A classifier's window is 256 tokens: a smaller budget could never hold one.
+    number("batch_tokens", 2_048, 256, 1_048_576),
+    number("batch_wait_us", 500, 0, 1_000_000),
+    number("generator_slots", 8, 1, 256),
+    number("generator_queue", 64, 1, 65_536),
+    number("image_queue", 32, 1, 65_536),
+    number("max_connections", 1_024, 1, 1_000_000),
+    number("header_timeout_ms", 10_000, 100, 600_000),
+    text("log_format"),
+    text("log"),
+];
+
+/// The merged settings. Absent ones get their defaults in [`Config`](super::Config).
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawConfig {
+    pub(super) listen: Option<String>,
+    pub(super) models_dir: Option<PathBuf>,
+    pub(super) runtime_library: Option<PathBuf>,
+    pub(super) models: Option<Vec<String>>,
+    pub(super) keys_file: Option<PathBuf>,
+    #[serde(default, deserialize_with = "secret")]
+    pub(super) api_key: Option<SecretString>,
+    pub(super) usage_limit: Option<u64>,
+    pub(super) threads: Option<u64>,
+    pub(super) request_timeout_ms: Option<u64>,
+    pub(super) shutdown_grace_ms: Option<u64>,
+    pub(super) text_queue: Option<u64>,
+    pub(super) batch_tokens: Option<u64>,
+    pub(super) batch_wait_us: Option<u64>,
+    pub(super) generator_slots: Option<u64>,
+    pub(super) generator_queue: Option<u64>,
+    pub(super) image_queue: Option<u64>,
+    pub(super) max_connections: Option<u64>,
+    pub(super) header_timeout_ms: Option<u64>,
+    pub(super) log_format: Option<String>,
+    pub(super) log: Option<String>,
+}
+
+fn secret<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SecretString>, D::Error> {
+    Ok(Option::<String>::deserialize(from)?.map(SecretString::from))
+}
+
+/// The flags of `dichroic serve`, which win over the environment, which wins over the file.
+#[expect(clippy::doc_markdown, reason = "these comments are the help text, which shows no mark-up")]
+#[derive(Clone, Debug, Default, clap::Args, Serialize)]
+pub struct ServeFlags {
+    /// Address and port to listen on; port 0 takes a free one. An address other machines can reach needs a key
+    /// [default: 127.0.0.1:8080] [env: DICHROIC_LISTEN]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub listen: Option<String>,
+    /// Folder of the models [default: models] [env: DICHROIC_MODELS_DIR]
+    #[arg(long, value_name = "DIR")]
+    pub models_dir: Option<PathBuf>,
+    /// The ONNX Runtime shared library
+    /// [default: runtime/libonnxruntime.so] [env: DICHROIC_RUNTIME_LIBRARY]
+    #[arg(long, value_name = "PATH")]
+    pub runtime_library: Option<PathBuf>,
+    /// Identifiers to serve, separated by commas [default: every installed one] [env: DICHROIC_MODELS]
+    #[arg(long, value_name = "ID,...", value_delimiter = ',')]
+    pub models: Option<Vec<String>>,
+    /// File of the API keys, reloaded when it changes. One more key may be given in DICHROIC_API_KEY, which has no
+    /// flag because command lines are visible to every user of a machine
+    /// [default: keys.json] [env: DICHROIC_KEYS_FILE]
+    #[arg(long, value_name = "PATH")]
+    pub keys_file: Option<PathBuf>,
+    /// Requests a minute of a key that has no limit of its own, a tenth of them at once; 0 for no limit
+    /// [default: 600] [env: DICHROIC_USAGE_LIMIT]
+    #[arg(long, value_name = "N")]
+    pub usage_limit: Option<u64>,
+    /// Threads for inference; 0 for as many as the processor affinity and the container's quota grant
+    /// [default: 0] [env: DICHROIC_THREADS]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<u64>,
+    /// Time a request may take, waiting included, in milliseconds
+    /// [default: 30000] [env: DICHROIC_REQUEST_TIMEOUT_MS]
+    #[arg(long, value_name = "MS")]
+    pub request_timeout_ms: Option<u64>,
+    /// Time to finish requests under way after SIGTERM or SIGINT, in milliseconds
+    /// [default: 25000] [env: DICHROIC_SHUTDOWN_GRACE_MS]
+    #[arg(long, value_name = "MS")]
+    pub shutdown_grace_ms: Option<u64>,
+    /// Texts that may wait for classification before requests are refused with 429
+    /// [default: 1024] [env: DICHROIC_TEXT_QUEUE]
+    #[arg(long, value_name = "N")]
+    pub text_queue: Option<u64>,
+    /// Most tokens, padding counted, that the classifier takes at once
+    /// [default: 2048] [env: DICHROIC_BATCH_TOKENS]
+    #[arg(long, value_name = "N")]
+    pub batch_tokens: Option<u64>,
+    /// How long a batch waits for company, in microseconds; 0 for not at all
+    /// [default: 500] [env: DICHROIC_BATCH_WAIT_US]
+    #[arg(long, value_name = "US")]
+    pub batch_wait_us: Option<u64>,
+    /// Texts generated side by side by one model; each takes memory for its context
+    /// [default: 8] [env: DICHROIC_GENERATOR_SLOTS]
+    #[arg(long, value_name = "N")]
+    pub generator_slots: Option<u64>,
+    /// Generations that may wait for a slot before requests are refused with 429
+    /// [default: 64] [env: DICHROIC_GENERATOR_QUEUE]
+    #[arg(long, value_name = "N")]
+    pub generator_queue: Option<u64>,
+    /// Images that may wait before requests are refused with 429 [default: 32] [env: DICHROIC_IMAGE_QUEUE]
+    #[arg(long, value_name = "N")]
+    pub image_queue: Option<u64>,
+    /// Connections open at once; more wait to be accepted [default: 1024] [env: DICHROIC_MAX_CONNECTIONS]
+    #[arg(long, value_name = "N")]
+    pub max_connections: Option<u64>,
+    /// Time a client may take to send a request's headers, in milliseconds
+    /// [default: 10000] [env: DICHROIC_HEADER_TIMEOUT_MS]
+    #[arg(long, value_name = "MS")]
+    pub header_timeout_ms: Option<u64>,
+    /// How log lines are written: json or text [default: json] [env: DICHROIC_LOG_FORMAT]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<String>,
+    /// What is logged: error, warn, info, debug, trace, or a filter such as info,dichroic::engine=debug
+    /// [default: info] [env: DICHROIC_LOG]
+    #[arg(long, value_name = "FILTER")]
+    pub log: Option<String>,
+}
+
+/// Where a setting came from, as figment's metadata names its provider.
+const COMMAND_LINE: &str = "command line";
+const ENVIRONMENT: &str = "environment";
+
+impl Provider for ServeFlags {
+    fn metadata(&self) -> Metadata {
+        Metadata::named(COMMAND_LINE)
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        let mut dict = Value::serialize(self)?.into_dict().unwrap_or_default();
+        // Flags that were not given must not hide what the environment or the file says.
+        dict.retain(|_, value| !matches!(value, Value::Empty(..)));
+        Ok(Profile::Default.collect(dict))
+    }
+}
+
+/// The settings of an environment.
+pub(super) struct Environment(Dict);
+
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+impl Environment {
+    /// Picks the settings out of an environment. A variable that is empty counts as not set.
+    ///
+    /// figment's own reader is not used because it guesses types: a key of digits would become a number.
+    pub(super) fn read(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, ConfigError> {
+        let mut dict = Dict::new();
+        for (variable, value) in variables {
+            let Some(variable) = variable.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
+            let [cache, sources] = SCRIPTS;
+            if variable == cache || variable.starts_with(sources) {
+                continue;
+            }
+            let Some(setting) = SETTINGS.iter().find(|setting| setting.variable() == variable) else {
+                return Err(ConfigError::UnknownVariable { variable: variable.to_owned() });
+            };
+            let Ok(value) = value.into_string() else {
+                return Err(ConfigError::NotUnicode { variable: variable.to_owned() });
+            };
+            if value.is_empty() {
+                continue;
+            }
+            dict.insert(setting.name.to_owned(), typed(setting.kind, value));
+        }
+        Ok(Self(dict))
+    }
+}
+
+fn typed(kind: Kind, value: String) -> Value {
+    match kind {
+        Kind::Text => Value::from(value),
+        Kind::List => value.split(',').map(str::trim).filter(|item| !item.is_empty()).collect::<Vec<_>>().into(),
+        // What is no number stays a text, which is then refused by its type.
+        Kind::Number { .. } => value.trim().parse::<u64>().map_or_else(|_| Value::from(value), Value::from),
+    }
+}
+
+impl Provider for Environment {
+    fn metadata(&self) -> Metadata {
+        Metadata::named(ENVIRONMENT)
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        Ok(Profile::Default.collect(self.0.clone()))
+    }
+}
+
+/// Names the place where a setting was written, so that an error says what to edit.
+pub(super) fn origin(name: &str, metadata: Option<&Metadata>) -> String {
+    match metadata {
+        Some(metadata) if metadata.name == ENVIRONMENT => format!("the environment variable {}", variable(name)),
+        Some(metadata) if metadata.name == COMMAND_LINE => format!("the flag {}", flag(name)),
+        Some(metadata) => match metadata.source.as_ref().and_then(figment::Source::file_path) {
+            Some(path) => format!("the file {}", path.display()),
+            None => metadata.name.clone().into_owned(),
+        },
+        None => "its default".to_owned(),
+    }
+}

@@ -1,0 +1,123 @@
+//! The accept loop: connections in, connections drained.
+//!
+//! Owns the listening socket, the cap on connections, the time a client may take over its headers, and the order of
+//! stopping: accept no more, let requests in flight end, cut the rest. Refuses to end over an error of `accept`. Runs
+//! on the tokio threads, one task a connection.
+
+use std::{io, sync::Arc, time::Duration};
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    server::graceful::GracefulShutdown,
+    service::TowerToHyperService,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    time::sleep,
+};
+
+use crate::lifecycle::Lifecycle;
+
+/// How connections are treated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServeOptions {
+    /// Connections at once. More wait in the kernel's accept queue.
+    pub max_connections: usize,
+    /// Time for a request's headers to arrive; also how long an idle connection is kept.
+    pub header_read_timeout: Duration,
+    /// Time that requests in flight have to end once the server stops.
+    pub grace: Duration,
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        Self { max_connections: 1024, header_read_timeout: Duration::from_secs(30), grace: Duration::from_secs(20) }
+    }
+}
+
+/// Pause after an error of `accept` that will not pass at once, such as a lack of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves until the soft token is cancelled, then drains until the hard token is cancelled or the grace is over.
+///
+/// # Errors
+/// [`io::Error`] when the socket has no local address, that is when it is none.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    options: ServeOptions,
+    lifecycle: Lifecycle,
+) -> io::Result<()> {
+    let address = listener.local_addr()?;
+    tracing::info!(%address, "listening");
+    let (soft, hard) = (lifecycle.soft(), lifecycle.hard());
+    // Cancelled when this function returns in whatever way, so that no connection outlives it.
+    let cut = hard.child_token();
+    let _cut_on_return = cut.clone().drop_guard();
+    let graceful = GracefulShutdown::new();
+    let seats = Arc::new(Semaphore::new(options.max_connections));
+    let mut protocol = http1::Builder::new();
+    protocol.timer(TokioTimer::new()).header_read_timeout(options.header_read_timeout).keep_alive(true);
+
+    loop {
+        let accepted = async {
+            let seat = Arc::clone(&seats).acquire_owned().await;
+            (seat, accept(&listener).await)
+        };
+        let (seat, stream) = tokio::select! {
+            biased;
+            () = soft.cancelled() => break,
+            accepted = accepted => accepted,
+        };
+        let service = TowerToHyperService::new(router.clone());
+        let connection = graceful.watch(protocol.serve_connection(TokioIo::new(stream), service));
+        let cut = cut.clone();
+        tokio::spawn(async move {
+            let _seat = seat;
+            tokio::select! {
+                ended = connection => if let Err(error) = ended {
+                    tracing::debug!(%error, "connection ended early");
+                },
+                () = cut.cancelled() => {}
+            }
+        });
+    }
+
+    drop(listener);
+    tracing::info!(connections = graceful.count(), "draining");
+    tokio::select! {
+        () = graceful.shutdown() => tracing::info!("drained"),
+        () = hard.cancelled() => tracing::warn!("cut by request"),
+        () = sleep(options.grace) => tracing::warn!("requests in flight did not end in time and are cut"),
+    }
+    Ok(())
+}
+
+/// The next connection, however long the errors before it take.
+async fn accept(listener: &TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                // Answers are small and written whole: waiting to fill a packet only delays them.
+                if let Err(error) = stream.set_nodelay(true) {
+                    tracing::debug!(%error, "TCP_NODELAY could not be set");
+                }
+                return stream;
+            }
+            Err(error) if concerns_one_connection(&error) => {}
+            Err(error) => {
+                tracing::warn!(%error, "no connection could be accepted; trying again");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Whether the client is gone already, which says nothing about the next one.
+fn concerns_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}

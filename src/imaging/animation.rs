@@ -1,0 +1,278 @@
+//! Animations to the frames of a few moments.
+//!
+//! Frames build on those before them, so everything up to the last moment taken is unpacked; the moments are spread
+//! over the whole animation and include its first and last frame. Refuses an animation whose unpacking would exceed a
+//! budget of pixels, counted before it begins. GIF is composed here, on one canvas in place: a frame costs its own
+//! rectangle, not the canvas.
+
+use std::{io::Cursor, num::NonZeroU64};
+
+use image::{
+    AnimationDecoder, DynamicImage, ImageDecoder as _, RgbaImage,
+    codecs::{png::PngDecoder, webp::WebPDecoder},
+    metadata::Orientation,
+};
+
+use super::{
+    Frame, ImageError, Limits,
+    decode::{admit, flatten, grounds, orientation, prepare},
+    scan,
+};
+
+/// Pixels that may be unpacked for one animation, in multiples of those allowed for a still picture.
+const BUDGET: u64 = 4;
+/// Frames an animation may have: each costs something however small it is.
+const MOST_FRAMES: usize = 4_096;
+
+/// The moments to take from `frames` frames on a canvas of `canvas` pixels, ascending.
+fn moments(frames: usize, most: usize, canvas: u64, limits: &Limits) -> Vec<usize> {
+    let affordable = usize::try_from(limits.max_pixels / canvas.max(1)).unwrap_or(usize::MAX);
+    let count = frames.min(most).min(affordable.max(1));
+    let last = frames.saturating_sub(1);
+    (0..count).map(|index| index * last / count.saturating_sub(1).max(1)).collect()
+}
+
+/// Refuses an animation of no frames, of too many, or of more pixels than the budget.
+fn afford(frames: usize, pixels: u64, limits: &Limits) -> Result<(), ImageError> {
+    match frames {
+        0 => Err(ImageError::Corrupt),
+        1..=MOST_FRAMES if pixels <= limits.max_pixels.saturating_mul(BUDGET) => Ok(()),
+        _ => Err(ImageError::TooLarge),
+    }
+}
+
+pub(super) fn png(
+    mut decoder: PngDecoder<Cursor<&[u8]>>,
+    frames: usize,
+    most: usize,
+    limits: &Limits,
+) -> Result<Vec<Frame>, ImageError> {
+    prepare(&mut decoder, limits)?;
+    let canvas = area(decoder.dimensions());
+    afford(frames, canvas.saturating_mul(frames as u64), limits)?;
+    let orientation = orientation(&mut decoder);
+    sampled(decoder.apng()?, &moments(frames, most, canvas, limits), orientation)
+}
+
+pub(super) fn webp(
+    mut decoder: WebPDecoder<Cursor<&[u8]>>,
+    frames: usize,
+    limits: &Limits,
+) -> Result<Vec<Frame>, ImageError> {
+    prepare(&mut decoder, limits)?;
+    let canvas = area(decoder.dimensions());
+    afford(frames, canvas.saturating_mul(frames as u64), limits)?;
+    let orientation = orientation(&mut decoder);
+    sampled(decoder, &moments(frames, limits.max_frames, canvas, limits), orientation)
+}
+
+fn area((width, height): (u32, u32)) -> u64 {
+    u64::from(width) * u64::from(height)
+}
+
+fn sampled<'a>(
+    decoder: impl AnimationDecoder<'a>,
+    moments: &[usize],
+    orientation: Orientation,
+) -> Result<Vec<Frame>, ImageError> {
+    let mut taken = Vec::new();
+    let mut wanted = moments.iter().copied().peekable();
+    for (index, frame) in decoder.into_frames().enumerate() {
+        if wanted.peek().is_none() {
+            break;
+        }
+        let frame = frame?;
+        if wanted.next_if_eq(&index).is_some() {
+            taken.extend(flatten(DynamicImage::ImageRgba8(frame.into_buffer()), orientation)?);
+        }
+    }
+    // Fewer frames than the container listed: the rest is damaged.
+    if wanted.peek().is_some() { Err(ImageError::Corrupt) } else { Ok(taken) }
+}
+
+pub(super) fn gif(bytes: &[u8], limits: &Limits) -> Result<Vec<Frame>, ImageError> {
+    let survey = scan::gif(bytes).ok_or(ImageError::Corrupt)?;
+    let mut options = gif::DecodeOptions::new();
+    options.set_color_output(gif::ColorOutput::RGBA);
+    let most = limits.max_pixels.saturating_mul(4);
+    options.set_memory_limit(NonZeroU64::new(most).map_or(gif::MemoryLimit::Unlimited, gif::MemoryLimit::Bytes));
+    let mut decoder = options.read_info(Cursor::new(bytes)).map_err(|_| ImageError::Corrupt)?;
+
+    let size = (u32::from(decoder.width()), u32::from(decoder.height()));
+    admit(size, limits)?;
+    if survey.largest > limits.max_pixels {
+        return Err(ImageError::TooLarge);
+    }
+    afford(survey.frames, survey.pixels, limits)?;
+
+    let mut canvas = Canvas::new(size);
+    let mut taken = Vec::new();
+    let mut wanted = moments(survey.frames, limits.max_frames, area(size), limits).into_iter().peekable();
+    for index in 0..survey.frames {
+        if wanted.peek().is_none() {
+            break;
+        }
+        let frame = decoder.read_next_frame().ok().flatten().ok_or(ImageError::Corrupt)?;
+        let region = canvas.clip(frame);
+        let hidden = (frame.dispose == gif::DisposalMethod::Previous).then(|| canvas.copy(&region));
+        canvas.draw(&region, &frame.buffer, usize::from(frame.width));
+        if wanted.next_if_eq(&index).is_some() {
+            taken.extend(grounds(&canvas.picture)?);
+        }
+        match (frame.dispose, hidden) {
+            (gif::DisposalMethod::Background, _) => canvas.clear(&region),
+            (_, Some(hidden)) => canvas.restore(&region, &hidden),
+            _ => {}
+        }
+    }
+    Ok(taken)
+}
+
+/// The GIF screen. Starts transparent: viewers ignore the background colour.
+struct Canvas {
+    picture: RgbaImage,
+}
+
+/// The part of a frame that lies on the canvas, in pixels.
+struct Region {
+    left: usize,
+    top: usize,
+    width: usize,
+    height: usize,
+}
+
+impl Canvas {
+    fn new((width, height): (u32, u32)) -> Self {
+        Self { picture: RgbaImage::new(width, height) }
+    }
+
+    fn clip(&self, frame: &gif::Frame<'_>) -> Region {
+        let (width, height) = (self.picture.width() as usize, self.picture.height() as usize);
+        let (left, top) = (usize::from(frame.left).min(width), usize::from(frame.top).min(height));
+        Region {
+            left,
+            top,
+            width: usize::from(frame.width).min(width - left),
+            height: usize::from(frame.height).min(height - top),
+        }
+    }
+
+    /// The region's rows as RGBA pixels.
+    fn rows<'a>(&'a mut self, region: &Region) -> impl Iterator<Item = &'a mut [[u8; 4]]> + use<'a> {
+        let columns = region.left..region.left + region.width;
+        let width = self.picture.width() as usize;
+        let pixels = self.picture.as_chunks_mut::<4>().0;
+        pixels
+            .chunks_exact_mut(width)
+            .skip(region.top)
+            .take(region.height)
+            .filter_map(move |row| row.get_mut(columns.clone()))
+    }
+
+    fn draw(&mut self, region: &Region, rgba: &[u8], frame_width: usize) {
+        let source = rgba.as_chunks::<4>().0.chunks_exact(frame_width.max(1));
+        for (row, source) in self.rows(region).zip(source) {
+            for (pixel, new) in row.iter_mut().zip(source) {
+                let [.., alpha] = *new;
+                if alpha != 0 {
+                    *pixel = *new;
+                }
+            }
+        }
+    }
+
+    fn copy(&mut self, region: &Region) -> Vec<[u8; 4]> {
+        self.rows(region).flat_map(|row| row.iter().copied()).collect()
+    }
+
+    fn restore(&mut self, region: &Region, hidden: &[[u8; 4]]) {
+        for (row, old) in self.rows(region).zip(hidden.chunks_exact(region.width.max(1))) {
+            row.copy_from_slice(old);
+        }
+    }
+
+    fn clear(&mut self, region: &Region) {
+        self.rows(region).for_each(|row| row.fill([0; 4]));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_even_and_hold_both_ends() {
+        let limits = Limits::default();
+        assert_eq!(moments(1, 8, 100, &limits), [0]);
+        assert_eq!(moments(3, 8, 100, &limits), [0, 1, 2]);
+        assert_eq!(moments(15, 8, 100, &limits), [0, 2, 4, 6, 8, 10, 12, 14]);
+        assert_eq!(moments(100, 8, 10_000_000, &limits), [0, 33, 66, 99]);
+        assert_eq!(moments(100, 8, 30_000_000, &limits), [0]);
+        assert_eq!(moments(5, 0, 1, &limits), [0; 0]);
+    }
+
+    #[test]
+    fn the_budget_counts_pixels_and_frames() {
+        let limits = Limits { max_pixels: 100, ..Limits::default() };
+        assert_eq!(afford(1, 400, &limits), Ok(()));
+        assert_eq!(afford(1, 401, &limits), Err(ImageError::TooLarge));
+        assert_eq!(afford(MOST_FRAMES + 1, 1, &limits), Err(ImageError::TooLarge));
+        assert_eq!(afford(0, 0, &limits), Err(ImageError::Corrupt));
+    }
+
+    /// A GIF of two colours; each frame is a rectangle of one of them, or transparent.
+    fn gif_of(canvas: (u16, u16), frames: &[(u16, u16, u16, u16, u8, gif::DisposalMethod)]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut encoder = gif::Encoder::new(&mut bytes, canvas.0, canvas.1, &[255, 0, 0, 0, 255, 0, 0, 0, 0, 0, 0, 0])
+            .expect("a header");
+        for &(left, top, width, height, colour, dispose) in frames {
+            let area = usize::from(width) * usize::from(height);
+            let frame = gif::Frame {
+                left,
+                top,
+                width,
+                height,
+                dispose,
+                transparent: Some(2),
+                buffer: vec![colour; area].into(),
+                ..gif::Frame::default()
+            };
+            encoder.write_frame(&frame).expect("a frame");
+        }
+        drop(encoder);
+        bytes
+    }
+
+    #[test]
+    fn gif_frames_are_laid_over_each_other_and_disposed() {
+        use gif::DisposalMethod::{Background, Keep, Previous};
+        let bytes = gif_of(
+            (3, 1),
+            &[
+                (0, 0, 3, 1, 0, Keep),
+                (1, 0, 1, 1, 1, Previous),
+                (2, 0, 1, 1, 1, Background),
+                // Reaches beyond the canvas.
+                (0, 0, 9, 1, 2, Keep),
+            ],
+        );
+        let frames = gif(&bytes, &Limits::default()).expect("it decodes");
+        let rows: Vec<&[u8]> = frames.iter().map(Frame::rgb).collect();
+        let (red, green, white, black) = ([255, 0, 0], [0, 255, 0], [255; 3], [0; 3]);
+        assert_eq!(rows[0], [red, red, red].concat());
+        assert_eq!(rows[1], [red, green, red].concat());
+        assert_eq!(rows[2], [red, red, green].concat());
+        // The last moment is transparent where the third frame was taken away.
+        assert_eq!(rows[3], [red, red, white].concat());
+        assert_eq!(rows[4], [red, red, black].concat());
+        assert_eq!(frames.len(), 5);
+    }
+
+    #[test]
+    fn a_frame_outside_the_canvas_draws_nothing() {
+        use gif::DisposalMethod::{Background, Keep, Previous};
+        let bytes = gif_of((2, 2), &[(0, 0, 2, 2, 0, Keep), (5, 5, 3, 3, 1, Previous), (2, 0, 1, 1, 1, Background)]);
+        let frames = gif(&bytes, &Limits::default()).expect("it decodes");
+        assert!(frames.iter().all(|frame| frame.rgb() == [255, 0, 0].repeat(4)));
+    }
+}

@@ -1,0 +1,333 @@
+//! Containers walked without unpacking: how many frames, how large, and whether the file ends where it should.
+//!
+//! The decoders answer some of this themselves, but late (after allocating), leniently (a JPEG cut in half decodes to
+//! a half-grey picture) or not at all (the number of frames of a GIF). One pass over headers, no allocation; offsets
+//! come from the file and are never trusted: every read is checked, and the walk only moves forward.
+
+/// What the frames of a GIF claim.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Gif {
+    pub(super) frames: usize,
+    /// Pixels of all frames' own rectangles together: the work of unpacking.
+    pub(super) pixels: u64,
+    /// Pixels of the largest rectangle.
+    pub(super) largest: u64,
+}
+
+/// What a PNG holds.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Png {
+    /// Frames of the animation; 0 for a still.
+    pub(super) frames: usize,
+    /// Whether the still picture is not one of the animation's frames.
+    pub(super) still_apart: bool,
+}
+
+/// What a WebP holds.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Webp {
+    /// Frames of the animation; 0 for a still.
+    pub(super) frames: usize,
+    /// Pixels of the largest of canvas, frame rectangles and bitstreams, which may belie each other.
+    pub(super) largest: u64,
+}
+
+/// `None` when the file is cut off inside a block. A missing trailer is forgiven.
+pub(super) fn gif(bytes: &[u8]) -> Option<Gif> {
+    let mut survey = Gif { frames: 0, pixels: 0, largest: 0 };
+    let mut at = 13 + gif_table(*bytes.get(10)?);
+    loop {
+        match bytes.get(at) {
+            Some(0x21) => at = gif_blocks(bytes, at + 2)?,
+            Some(0x2C) => {
+                let area = u64::from(le16(bytes, at + 5)?) * u64::from(le16(bytes, at + 7)?);
+                survey.frames += 1;
+                survey.pixels += area;
+                survey.largest = survey.largest.max(area);
+                let table = gif_table(*bytes.get(at + 9)?);
+                at = gif_blocks(bytes, at + 10 + table + 1)?;
+            }
+            // The trailer, the end, or something that is for the decoder to judge.
+            _ => return Some(survey),
+        }
+    }
+}
+
+/// Bytes of the colour table that `flags` announce.
+fn gif_table(flags: u8) -> usize {
+    if flags & 0x80 == 0 { 0 } else { 3 << ((flags & 7) + 1) }
+}
+
+/// The position behind a chain of sub-blocks.
+fn gif_blocks(bytes: &[u8], mut at: usize) -> Option<usize> {
+    loop {
+        let length = usize::from(*bytes.get(at)?);
+        at += 1 + length;
+        if length == 0 {
+            return Some(at);
+        }
+    }
+}
+
+/// `None` when the file is cut off before its end chunk.
+pub(super) fn png(bytes: &[u8]) -> Option<Png> {
+    let mut animated = false;
+    let mut announced = 0;
+    let mut controls = 0;
+    let mut controls_first = false;
+    let mut pixels_seen = false;
+    let mut at = 8;
+    loop {
+        let length = be32(bytes, at)? as usize;
+        let kind = bytes.get(at + 4..at + 8)?;
+        let next = at.checked_add(12)?.checked_add(length)?;
+        if next > bytes.len() {
+            return None;
+        }
+        match kind {
+            b"acTL" if !pixels_seen => {
+                animated = true;
+                announced = be32(bytes, at + 8)? as usize;
+            }
+            b"fcTL" => {
+                controls += 1;
+                controls_first |= !pixels_seen;
+            }
+            b"IDAT" => pixels_seen = true,
+            b"IEND" => {
+                let frames = if animated { controls.min(announced) } else { 0 };
+                return Some(Png { frames, still_apart: frames > 0 && !controls_first });
+            }
+            _ => {}
+        }
+        at = next;
+    }
+}
+
+/// `None` when the file is cut off inside a chunk.
+pub(super) fn webp(bytes: &[u8]) -> Option<Webp> {
+    let end = (le32(bytes, 4)? as usize).checked_add(8)?;
+    if end > bytes.len() {
+        return None;
+    }
+    let mut survey = Webp { frames: 0, largest: 0 };
+    webp_chunks(bytes.get(12..end)?, &mut survey, true)?;
+    Some(survey)
+}
+
+fn webp_chunks(mut bytes: &[u8], survey: &mut Webp, outer: bool) -> Option<()> {
+    while bytes.len() >= 8 {
+        let length = le32(bytes, 4)? as usize;
+        let payload = bytes.get(8..length.checked_add(8)?)?;
+        match bytes.get(..4)? {
+            b"ANMF" if outer => {
+                survey.frames += 1;
+                let area = (u64::from(le24(payload, 6)?) + 1) * (u64::from(le24(payload, 9)?) + 1);
+                survey.largest = survey.largest.max(area);
+                webp_chunks(payload.get(16..)?, survey, false)?;
+            }
+            b"VP8X" if outer => {
+                let area = (u64::from(le24(payload, 4)?) + 1) * (u64::from(le24(payload, 7)?) + 1);
+                survey.largest = survey.largest.max(area);
+            }
+            b"VP8 " => {
+                let area = u64::from(le16(payload, 6)? & 0x3FFF) * u64::from(le16(payload, 8)? & 0x3FFF);
+                survey.largest = survey.largest.max(area);
+            }
+            b"VP8L" => {
+                let packed = le32(payload, 1)?;
+                let area = u64::from((packed & 0x3FFF) + 1) * u64::from((packed >> 14 & 0x3FFF) + 1);
+                survey.largest = survey.largest.max(area);
+            }
+            _ => {}
+        }
+        // Chunks are padded to an even length, the last one not always.
+        bytes = bytes.get(8 + length + length % 2..).unwrap_or_default();
+    }
+    Some(())
+}
+
+/// Width and height, where a BMP header of a known length says them.
+pub(super) fn bmp(bytes: &[u8]) -> Option<(u32, u32)> {
+    if le32(bytes, 14)? == 12 {
+        return Some((u32::from(le16(bytes, 18)?), u32::from(le16(bytes, 20)?)));
+    }
+    // Negative sides: rows from the top.
+    let side = |at| le32(bytes, at).map(|value| value.cast_signed().unsigned_abs());
+    Some((side(18)?, side(22)?))
+}
+
+/// Values a TIFF tag that shapes the picture may have: one a tile of 16 by 16 in the largest picture.
+const MOST_TIFF_VALUES: u32 = 1 << 20;
+/// The first tag of metadata that no decoder reads here: XMP.
+const TIFF_METADATA: u16 = 700;
+
+/// Whether the first directory is whole and its tags are of a credible length. The decoder reserves 32 bytes a value
+/// on the word of a tag, up to 256 MiB, before it looks at the picture's size.
+pub(super) fn tiff_is_credible(bytes: &[u8]) -> bool {
+    let big = bytes.starts_with(b"MM");
+    let short = |at| {
+        if big { be16(bytes, at) } else { le16(bytes, at) }
+    };
+    let long = |at| {
+        if big { be32(bytes, at) } else { le32(bytes, at) }
+    };
+    let credible = || {
+        let directory = long(4)? as usize;
+        let entries = usize::from(short(directory)?);
+        (0..entries).map(|entry| directory + 2 + entry * 12).try_fold(true, |credible, at| {
+            Some(credible && (short(at)? >= TIFF_METADATA || long(at + 4)? <= MOST_TIFF_VALUES))
+        })
+    };
+    credible() == Some(true)
+}
+
+/// Whether the end marker is reached from the start: pictures inside metadata do not count.
+pub(super) fn jpeg_is_complete(bytes: &[u8]) -> bool {
+    let mut at = 2;
+    while let Some(marker) = jpeg_marker(bytes, &mut at) {
+        match marker {
+            0xD9 => return true,
+            // Stand-alone markers, and stuffed zeros between segments.
+            0x00 | 0x01 | 0xD0..=0xD8 => {}
+            _ => {
+                let Some(length) = be16(bytes, at) else {
+                    return false;
+                };
+                at += usize::from(length.max(2));
+            }
+        }
+    }
+    false
+}
+
+/// The next marker; moves behind it. Skips fill bytes and entropy-coded data, in which 0xFF is followed by 0 or by a
+/// restart marker.
+fn jpeg_marker(bytes: &[u8], at: &mut usize) -> Option<u8> {
+    loop {
+        let rest = bytes.get(*at..)?;
+        let found = rest.iter().position(|&byte| byte == 0xFF)?;
+        let marker = *rest.get(found + 1)?;
+        *at += found + if marker == 0xFF { 1 } else { 2 };
+        if !matches!(marker, 0x00 | 0xFF | 0xD0..=0xD7) {
+            return Some(marker);
+        }
+    }
+}
+
+fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    let [a, b] = *bytes.get(at..)?.first_chunk()?;
+    Some(u16::from_be_bytes([a, b]))
+}
+
+fn be32(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().copied().map(u32::from_be_bytes)
+}
+
+fn le16(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..)?.first_chunk().copied().map(u16::from_le_bytes)
+}
+
+fn le24(bytes: &[u8], at: usize) -> Option<u32> {
+    let [a, b, c] = *bytes.get(at..)?.first_chunk()?;
+    Some(u32::from_le_bytes([a, b, c, 0]))
+}
+
+fn le32(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().copied().map(u32::from_le_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunk(kind: [u8; 4], payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).expect("small");
+        [&length.to_be_bytes(), kind.as_slice(), payload, &[0; 4]].concat()
+    }
+
+    fn png_of(chunks: &[(&[u8; 4], &[u8])]) -> Vec<u8> {
+        let mut bytes = b"\x89PNG\r\n\x1a\n".to_vec();
+        for (kind, payload) in chunks {
+            bytes.extend(chunk(**kind, payload));
+        }
+        bytes
+    }
+
+    #[test]
+    fn png_frames_are_those_both_announced_and_present() {
+        let four = 4_u32.to_be_bytes();
+        let still = png_of(&[(b"IHDR", &[0; 13]), (b"IDAT", &[]), (b"IEND", &[])]);
+        assert_eq!(png(&still).map(|png| png.frames), Some(0));
+        let apart = png_of(&[(b"acTL", &four), (b"IDAT", &[]), (b"fcTL", &[]), (b"fcTL", &[]), (b"IEND", &[])]);
+        assert_eq!(png(&apart), Some(Png { frames: 2, still_apart: true }));
+        let within = png_of(&[(b"acTL", &four), (b"fcTL", &[]), (b"IDAT", &[]), (b"IEND", &[])]);
+        assert_eq!(png(&within), Some(Png { frames: 1, still_apart: false }));
+        let late = png_of(&[(b"IDAT", &[]), (b"acTL", &four), (b"fcTL", &[]), (b"IEND", &[])]);
+        assert_eq!(png(&late).map(|png| png.frames), Some(0));
+    }
+
+    #[test]
+    fn every_prefix_of_a_png_is_cut_off() {
+        let whole = png_of(&[(b"IHDR", &[0; 13]), (b"IDAT", &[7; 9]), (b"IEND", &[])]);
+        for end in 0..whole.len() {
+            assert_eq!(png(&whole[..end]), None, "{end}");
+        }
+        assert_eq!(png(&png_of(&[(b"IHDR", &[]), (b"IDAT", &[])])), None);
+    }
+
+    #[test]
+    fn gif_rectangles_are_summed_and_sub_blocks_followed() {
+        let mut bytes = b"GIF89a\x0a\x00\x0a\x00\x80\x00\x00".to_vec();
+        bytes.extend([0; 6]);
+        bytes.extend(b"\x21\xF9\x04\x00\x00\x00\x00\x00");
+        bytes.extend(b"\x2C\x00\x00\x00\x00\x0a\x00\x0a\x00\x00\x02\x02\x4C\x01\x00");
+        bytes.extend(b"\x2C\x00\x00\x00\x00\x02\x00\x03\x00\x80\0\0\0\0\0\0\x02\x02\x4C\x01\x00");
+        let whole = Gif { frames: 2, pixels: 106, largest: 100 };
+        assert_eq!(gif(&bytes).as_ref(), Some(&whole));
+        bytes.push(0x3B);
+        assert_eq!(gif(&bytes).as_ref(), Some(&whole));
+        assert_eq!(gif(&bytes[..bytes.len() - 3]), None);
+    }
+
+    #[test]
+    fn a_tiff_tag_that_claims_millions_of_values_is_not_credible() {
+        let directory = |tag: u16, count: u32| {
+            let mut bytes = b"II*\0\x08\0\0\0\x01\0".to_vec();
+            bytes.extend(tag.to_le_bytes());
+            bytes.extend(b"\x01\0");
+            bytes.extend(count.to_le_bytes());
+            bytes.extend(b"\0\0\0\0");
+            bytes
+        };
+        assert!(tiff_is_credible(&directory(273, 1 << 20)));
+        assert!(!tiff_is_credible(&directory(273, (1 << 20) + 1)));
+        assert!(tiff_is_credible(&directory(34_675, u32::MAX)));
+        let whole = directory(273, 1);
+        assert!(!tiff_is_credible(&whole[..whole.len() - 5]));
+    }
+
+    #[test]
+    fn a_jpeg_ends_with_its_own_marker_not_with_that_of_a_thumbnail() {
+        let thumbnail = b"\xFF\xD8\xFF\xE1\x00\x06\xFF\xD8\xFF\xD9";
+        assert!(!jpeg_is_complete(thumbnail));
+        let scan = b"\xFF\xDA\x00\x02\x12\xFF\x00\x34\xFF\xD3\x56\xFF\xFF\xD9";
+        let whole = [thumbnail.as_slice(), scan].concat();
+        assert!(jpeg_is_complete(&whole));
+        assert!(!jpeg_is_complete(&whole[..whole.len() - 1]));
+    }
+
+    #[test]
+    fn webp_sizes_come_from_the_bitstream_too() {
+        let lossless = [&[0x2F_u8][..], &(99_u32 + (49 << 14)).to_le_bytes()].concat();
+        let mut body = b"WEBPVP8L".to_vec();
+        body.extend(u32::try_from(lossless.len()).expect("small").to_le_bytes());
+        body.extend(&lossless);
+        body.push(0);
+        let mut bytes = b"RIFF".to_vec();
+        bytes.extend(u32::try_from(body.len()).expect("small").to_le_bytes());
+        bytes.extend(body);
+        assert_eq!(webp(&bytes), Some(Webp { frames: 0, largest: 5_000 }));
+        assert_eq!(webp(&bytes[..bytes.len() - 1]), None);
+    }
+}

@@ -1,0 +1,210 @@
+//! `POST /v1/guardians/text` and `/v1/guardians/image`
+
+use base64::{
+    Engine,
+    engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD},
+};
+use image::ImageFormat;
+use serde_json::{Value, json};
+
+use crate::support::{
+    Answer, GUARD_IMAGE, GUARD_TEXT, Server,
+    pictures::{BLACK, MAGENTA, WHITE, encoded, picture, png},
+};
+
+async fn judge(text: &str, threshold: Option<f64>) -> Answer {
+    let server = Server::new();
+    let answer = server.post(GUARD_TEXT, &json!({"text": text, "score_threshold": threshold})).await;
+    answer.assert_ok();
+    answer
+}
+
+#[tokio::test]
+async fn five_keys_in_order_in_both_objects() {
+    let answer = judge("sexual=0.1 hate=0.9 self_harm=0.5 violence=0.4999 defamation=1", None).await;
+    assert_eq!(
+        answer.text(),
+        concat!(
+            r#"{"flagged":true,"#,
+            r#""categories":{"sexual":false,"hate":true,"self_harm":true,"violence":false,"defamation":true},"#,
+            r#""category_scores":{"sexual":0.1,"hate":0.9,"self_harm":0.5,"violence":0.4999,"defamation":1.0}}"#,
+        )
+    );
+}
+
+#[tokio::test]
+async fn nothing_found_is_still_five_keys() {
+    let answer = judge("A quiet day.", None).await;
+    assert_eq!(
+        answer.text(),
+        concat!(
+            r#"{"flagged":false,"#,
+            r#""categories":{"sexual":false,"hate":false,"self_harm":false,"violence":false,"defamation":false},"#,
+            r#""category_scores":{"sexual":0.0,"hate":0.0,"self_harm":0.0,"violence":0.0,"defamation":0.0}}"#,
+        )
+    );
+}
+
+#[tokio::test]
+async fn a_score_equal_to_the_threshold_is_found() {
+    for (score, threshold, found) in
+        [(1.0, 1.0, true), (0.9999, 1.0, false), (0.1, 0.1, true), (0.0999, 0.1, false), (0.3, 0.3, true)]
+    {
+        let answer = judge(&format!("violence={score}"), Some(threshold)).await.json();
+        assert_eq!(answer["flagged"], found, "{score} at {threshold}");
+        assert_eq!(answer["categories"]["violence"], found, "{score} at {threshold}");
+        assert_eq!(answer["categories"]["hate"], false);
+    }
+}
+
+#[tokio::test]
+async fn scores_are_rounded_before_they_are_compared() {
+    let answer = judge("hate=0.49996 violence=0.49994", None).await.json();
+    assert_eq!(answer["category_scores"]["hate"], 0.5);
+    assert_eq!(answer["categories"]["hate"], true);
+    assert_eq!(answer["category_scores"]["violence"], 0.4999);
+    assert_eq!(answer["categories"]["violence"], false);
+}
+
+#[tokio::test]
+async fn the_whole_of_a_long_text_counts() {
+    // Behind the first window of the double, which has room for 254 bytes.
+    let answer = judge(&format!("{} hate=0.8", "😀 ".repeat(200)), None).await.json();
+    assert_eq!(answer["category_scores"]["hate"], 0.8);
+}
+
+#[tokio::test]
+async fn findings_are_counted() {
+    let server = Server::new();
+    server.post(GUARD_TEXT, &json!({"text": "hate=0.9"})).await.assert_ok();
+    assert_eq!(server.metrics.flagged.with_label_values(&["guardian_text", "hate"]).get(), 1);
+    assert_eq!(server.metrics.flagged.with_label_values(&["guardian_text", "sexual"]).get(), 0);
+}
+
+async fn look(server: &Server, image: impl Into<Value>) -> Answer {
+    server.post(GUARD_IMAGE, &json!({"image": image.into()})).await
+}
+
+#[tokio::test]
+async fn every_format_is_known_by_its_first_bytes() {
+    let server = Server::new();
+    for format in [
+        ImageFormat::Png,
+        ImageFormat::Jpeg,
+        ImageFormat::WebP,
+        ImageFormat::Gif,
+        ImageFormat::Bmp,
+        ImageFormat::Tiff,
+    ] {
+        for (color, flagged) in [(BLACK, false), (WHITE, true)] {
+            let answer = look(&server, encoded(&picture(color, format))).await;
+            answer.assert_ok();
+            let answer = answer.json();
+            assert_eq!(answer["flagged"], flagged, "{format:?}");
+            assert_eq!(answer["categories"]["sexual"], flagged, "{format:?}");
+            assert_eq!(answer["categories"]["hate"], false, "{format:?}");
+        }
+    }
+    let lying = format!("data:image/jpeg;base64,{}", encoded(&png(WHITE)));
+    assert_eq!(look(&server, lying).await.json()["flagged"], true);
+}
+
+#[tokio::test]
+async fn an_image_answer_has_the_shape_of_a_text_answer() {
+    let answer = look(&Server::new(), encoded(&png(WHITE))).await;
+    assert_eq!(
+        answer.text(),
+        concat!(
+            r#"{"flagged":true,"#,
+            r#""categories":{"sexual":true,"hate":false,"self_harm":false,"violence":false,"defamation":false},"#,
+            r#""category_scores":{"sexual":1.0,"hate":0.0,"self_harm":0.0,"violence":0.0,"defamation":0.0}}"#,
+        )
+    );
+}
+
+#[tokio::test]
+async fn base64_in_every_spelling() {
+    let server = Server::new();
+    let bytes = png(WHITE);
+    let standard = STANDARD.encode(&bytes);
+    let mut lines = String::new();
+    for (at, character) in standard.chars().enumerate() {
+        if at % 64 == 0 {
+            lines.push_str("\r\n");
+        }
+        lines.push(character);
+    }
+    for image in [
+        standard.clone(),
+        STANDARD_NO_PAD.encode(&bytes),
+        URL_SAFE.encode(&bytes),
+        URL_SAFE_NO_PAD.encode(&bytes),
+        format!(" \t{standard}\n"),
+        lines.clone(),
+        format!("data:image/png;base64,{standard}"),
+        format!("DATA:;Base64,{lines}"),
+    ] {
+        let answer = look(&server, image.as_str()).await;
+        answer.assert_ok();
+        assert_eq!(answer.json()["flagged"], true);
+    }
+    for image in ["", "  ", "====", "not base64!", "aGk", "data:image/png,aGVsbG8=", "é"] {
+        let answer = look(&server, image).await;
+        let code = if image == "aGk" { "unsupported_image" } else { "invalid_base64" };
+        answer.assert_field_error(code, "image");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_picture_is_refused() {
+    let server = Server::new();
+    look(&server, encoded(b"hello, this is text")).await.assert_field_error("unsupported_image", "image");
+    look(&server, encoded(b"%PDF-1.7 and so on")).await.assert_field_error("unsupported_image", "image");
+    let whole = picture(WHITE, ImageFormat::Png);
+    look(&server, encoded(&whole[..whole.len() - 30])).await.assert_field_error("corrupt_image", "image");
+}
+
+#[tokio::test]
+async fn a_picture_of_10_mib_is_decoded_and_one_byte_more_is_refused() {
+    let server = Server::new();
+    let mut bytes = png(BLACK);
+    // What stands behind the end of a PNG is no part of the picture.
+    bytes.resize(10 * 1024 * 1024, 0);
+    let escaped_lines = |bytes: &[u8]| {
+        let text = encoded(bytes);
+        let lines: Vec<&str> = text.as_bytes().chunks(64).map(|line| str::from_utf8(line).unwrap()).collect();
+        lines.join("\r\n")
+    };
+    look(&server, escaped_lines(&bytes)).await.assert_ok();
+    bytes.push(0);
+    look(&server, encoded(&bytes)).await.assert_field_error("image_too_large", "image");
+}
+
+#[tokio::test]
+async fn a_side_beyond_16384_pixels_is_refused_from_the_header() {
+    let server = Server::new();
+    let mut bytes = png(BLACK);
+    // The width in the IHDR chunk; a wrong checksum must not matter more than the size.
+    bytes[16..20].copy_from_slice(&16_385_u32.to_be_bytes());
+    let answer = look(&server, encoded(&bytes)).await;
+    let (status, code) = answer.error();
+    assert!(status == 400 && (code == "image_too_large" || code == "corrupt_image"), "{code}");
+}
+
+#[tokio::test]
+async fn a_failing_image_model_is_a_500_and_is_replaced() {
+    let server = Server::new();
+    look(&server, encoded(&png(MAGENTA))).await.assert_error(500, "internal_error");
+    look(&server, encoded(&png(BLACK))).await.assert_ok();
+}
+
+#[tokio::test]
+async fn a_threshold_applies_to_pictures() {
+    let server = Server::new();
+    let image = encoded(&png([128, 128, 128]));
+    for (threshold, flagged) in [(0.1, true), (0.5, true), (0.51, false), (1.0, false)] {
+        let answer = server.post(GUARD_IMAGE, &json!({"image": image, "score_threshold": threshold})).await;
+        answer.assert_ok();
+        assert_eq!(answer.json()["flagged"], flagged, "{threshold}");
+    }
+}

@@ -1,0 +1,94 @@
+//! Probes and metrics.
+
+use axum::http::Method;
+use dichroic::domain::UsageLimit;
+use serde_json::json;
+
+use crate::support::{GUARD_TEXT, Server, Setup, bare, sound};
+
+#[tokio::test]
+async fn alive_also_while_stopping() {
+    let server = Server::new();
+    let answer = server.get("/livez").await;
+    answer.assert_ok();
+    assert_eq!(answer.text(), r#"{"status":"alive"}"#);
+    server.lifecycle.soft().cancel();
+    server.get("/livez").await.assert_ok();
+}
+
+#[tokio::test]
+async fn ready_lists_every_component() {
+    let server = Server::new();
+    let answer = server.get("/readyz").await;
+    answer.assert_ok();
+    let answer = answer.json();
+    assert_eq!(answer["status"], "ready");
+    let rows: Vec<_> = answer["models"].as_array().unwrap().iter().collect();
+    let names: Vec<_> =
+        rows.iter().map(|row| (row["id"].as_str().unwrap(), row["component"].as_str().unwrap())).collect();
+    assert_eq!(
+        names,
+        [
+            ("alpha-4o-mini", "generator"),
+            ("alpha-4o-mini", "text"),
+            ("alpha-4o-mini", "image"),
+            ("beta-3-haiku", "text"),
+        ]
+    );
+    for row in rows {
+        assert_eq!(row["ready"], true);
+        assert_eq!(row["sha256"].as_str().unwrap().len(), 64);
+        assert_eq!(row["device"], "cpu");
+    }
+}
+
+#[tokio::test]
+async fn not_ready_while_stopping() {
+    let server = Server::new();
+    server.lifecycle.soft().cancel();
+    let answer = server.get("/readyz").await;
+    assert_eq!(answer.status, 503);
+    assert_eq!(answer.json()["status"], "stopping");
+    // Those who are still connected are served to the end.
+    server.post(GUARD_TEXT, &sound(GUARD_TEXT)).await.assert_ok();
+}
+
+#[tokio::test]
+async fn metrics_are_in_the_text_format_and_count_by_closed_labels() {
+    let server = Server::limited(UsageLimit { per_minute: 6, burst: 3 });
+    server.post(GUARD_TEXT, &sound(GUARD_TEXT)).await.assert_ok();
+    server.post(GUARD_TEXT, &json!({"text": "", "model": "zebra"})).await.assert_error(400, "text_blank");
+    server.send(bare(Method::POST, GUARD_TEXT)).await.assert_error(401, "missing_api_key");
+    server.get("/v1/zebra").await.assert_error(404, "not_found");
+    let answer = server.get("/metrics").await;
+    answer.assert_ok();
+    assert_eq!(answer.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    let text = answer.text();
+    for line in [
+        r#"dichroic_requests_total{model="alpha-4o-mini",operation="guardian_text",status="200"} 1"#,
+        r#"dichroic_requests_total{model="none",operation="guardian_text",status="400"} 1"#,
+        r#"dichroic_requests_total{model="none",operation="guardian_text",status="401"} 1"#,
+        r#"dichroic_request_duration_seconds_count{operation="guardian_text"} 3"#,
+        r#"dichroic_rejected_total{reason="text_blank"} 1"#,
+        r#"dichroic_rejected_total{reason="missing_api_key"} 1"#,
+        // This very request.
+        "dichroic_requests_in_flight 1",
+    ] {
+        assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
+    }
+    assert!(!text.contains("zebra"));
+}
+
+#[tokio::test]
+async fn probes_need_no_key_and_are_not_limited() {
+    let server = Server::with(Setup { limit: UsageLimit { per_minute: 1, burst: 1 }, ..Setup::default() });
+    for path in ["/livez", "/readyz", "/metrics", "/openapi.json"] {
+        for _ in 0..3 {
+            let answer = server.get(path).await;
+            answer.assert_ok();
+            assert_eq!(answer.header("ratelimit"), None);
+            let head = server.send(bare(Method::HEAD, path)).await;
+            assert_eq!((head.status.as_u16(), head.body.len()), (200, 0));
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What is logged about a request, and what never is.
+
+use std::{
+    io,
+    sync::{Arc, Mutex},
+};
+
+use axum::http::HeaderValue;
+use serde_json::{Value, json};
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::support::{GUARD_TEXT, KEY, PRISMS, Server, post, post_as, sound};
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Lines {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
+}
+
+impl Lines {
+    /// Collects what this thread logs at every level, as the server would write it.
+    fn collect(level: &str) -> (Self, tracing::subscriber::DefaultGuard) {
+        let lines = Self::default();
+        let subscriber =
+            tracing_subscriber::fmt().json().with_env_filter(level).with_writer(lines.clone()).finish();
+        (lines, tracing::subscriber::set_default(subscriber))
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+
+    fn entries(&self) -> Vec<Value> {
+        self.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+#[tokio::test]
+async fn one_line_a_request_with_its_id() {
+    let server = Server::new();
+    let (lines, _guard) = Lines::collect("info");
+    let mut request = post(GUARD_TEXT, json!({"text": "zebra"}).to_string());
+    request.headers_mut().insert("x-request-id", HeaderValue::from_static("seven"));
+    server.send(request).await.assert_ok();
+    let entries = lines.entries();
+    assert_eq!(entries.len(), 1, "{entries:#?}");
+    assert_eq!(entries[0]["span"]["request_id"], "seven");
+    let fields = &entries[0]["fields"];
+    assert_eq!(fields["method"], "POST");
+    assert_eq!(fields["path"], GUARD_TEXT);
+    assert_eq!(fields["status"], 200);
+    assert_eq!(fields["model"], "alpha-4o-mini");
+    assert_eq!(fields["key_id"], "bootstrap");
+    assert_eq!(fields["received"], 16);
+    assert!(fields["sent"].as_u64().unwrap() > 100);
+    assert!(fields["latency_ms"].as_f64().unwrap() > 0.0);
+}
+
+#[tokio::test]
+async fn a_failure_is_one_line_that_no_filter_strips_of_its_id() {
+    let server = Server::new();
+    let (lines, _guard) = Lines::collect("error");
+    server.post(PRISMS, &json!({"text": "scribe:empty"})).await.assert_error(500, "generation_rejected");
+    let entries = lines.entries();
+    assert_eq!(entries.len(), 1, "{entries:#?}");
+    assert_eq!(entries[0]["fields"]["code"], "generation_rejected");
+    assert!(entries[0]["span"]["request_id"].is_string());
+}
+
+#[tokio::test]
+async fn neither_texts_nor_keys_nor_unknown_paths_are_logged() {
+    let server = Server::new();
+    let issued = server.issue(dichroic::access::keys::NewKey::default());
+    let (lines, _guard) = Lines::collect("trace");
+    server.post(PRISMS, &json!({"text": "zebra"})).await.assert_ok();
+    server.post(PRISMS, &json!({"text": "zebra scribe:harm"})).await.assert_error(500, "generation_rejected");
+    server.post(PRISMS, &json!({"text": "a", "model": "zebra"})).await.assert_error(400, "unknown_model");
+    server.send(post(PRISMS, "{\"zebra\": zebra")).await.assert_error(400, "invalid_json");
+    server.get("/v1/zebra?zebra=zebra").await.assert_error(404, "not_found");
+    server.send(post_as("zebra", PRISMS, &sound(PRISMS))).await.assert_error(401, "invalid_api_key");
+    server.send(post_as(&issued, PRISMS, &sound(PRISMS))).await.assert_ok();
+    let text = lines.text();
+    assert!(text.lines().count() >= 7, "{text}");
+    assert!(!text.contains("zebra"), "{text}");
+    assert!(!text.contains(KEY) && !text.contains(&issued), "{text}");
+}
+
+#[tokio::test]
+async fn a_caller_who_leaves_is_noted() {
+    let server = Server::new();
+    let (lines, _guard) = Lines::collect("info");
+    let call = server.post(GUARD_TEXT, &json!({"text": "reader:slow"}));
+    let left = tokio::time::timeout(std::time::Duration::from_millis(50), call).await;
+    assert!(left.is_err());
+    assert_eq!(lines.entries()[0]["fields"]["code"], "caller_left");
+    assert_eq!(server.metrics.in_flight.get(), 0);
+}

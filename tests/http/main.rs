@@ -1,0 +1,19 @@
+//! The interface, driven through the real router: every rule of the specification and of the decisions it left open.
+//!
+//! Models are replaced by doubles at the `Forward` and `Decode` seams; everything above them is what ships.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, also inside a helper")]
+
+mod bodies;
+mod credentials;
+mod documentation;
+mod errors;
+mod guardians;
+mod health;
+mod limits;
+mod logs;
+mod prisms;
+mod properties;
+mod serving;
+mod sunshines;
+mod support;

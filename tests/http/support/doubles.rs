@@ -1,0 +1,149 @@
+//! Models that do what the text tells them to.
+//!
+//! The classifier reads scores such as `hate=0.5` from the text and obeys `reader:slow`, `reader:fail` and
+//! `reader:panic`. The generator obeys `scribe:empty`, `scribe:harm`, `scribe:echo`, `scribe:long` and
+//! `scribe:panic`. The image classifier's score is the mean brightness.
+
+use std::{thread::sleep, time::Duration};
+
+use dichroic::runtime::{Decode, Forward, Pixels, RuntimeError, Step, TextOutput, Window};
+
+use super::tokenizers::{END, NEGATIVE, POSITIVE, STOP, VOCABULARY, WINDOW};
+
+/// How long `reader:slow` takes.
+pub(crate) const SLOW: Duration = Duration::from_millis(400);
+
+pub(super) struct Reader;
+
+impl Forward for Reader {
+    type Input = Window;
+    type Output = TextOutput;
+
+    fn cost(input: &Window) -> usize {
+        input.0.len()
+    }
+
+    fn run(&mut self, batch: &[Window]) -> Result<Vec<TextOutput>, RuntimeError> {
+        batch.iter().map(|Window(tokens)| read(&text_of(tokens))).collect()
+    }
+}
+
+fn read(text: &str) -> Result<TextOutput, RuntimeError> {
+    if text.contains("reader:slow") {
+        sleep(SLOW);
+    }
+    if text.contains("reader:fail") {
+        return Err(RuntimeError::Inference("as asked".into()));
+    }
+    assert!(!text.contains("reader:panic"), "as asked");
+    let score = |name: &str| {
+        let value = text.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        value.and_then(|value| value.parse().ok()).unwrap_or(0.0)
+    };
+    let class = match text.trim() {
+        "ok" => 1,
+        "yes, I agree" => 2,
+        "asdf qwer" => 3,
+        "a^2 + b^2 = c^2" => 4,
+        _ => 0,
+    };
+    let mut expressibility = [0.0; 5];
+    expressibility[class] = 1.0;
+    Ok(TextOutput { harm: ["sexual", "hate", "self_harm", "violence", "defamation"].map(score), expressibility })
+}
+
+fn text_of(tokens: &[u32]) -> String {
+    let bytes: Vec<u8> = tokens.iter().filter_map(|&token| u8::try_from(token).ok()).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+pub(super) struct Lens;
+
+impl Forward for Lens {
+    type Input = Pixels;
+    type Output = f32;
+
+    fn cost(_: &Pixels) -> usize {
+        1
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a few hundred pixels")]
+    fn run(&mut self, batch: &[Pixels]) -> Result<Vec<f32>, RuntimeError> {
+        let mean = |Pixels(pixels): &Pixels| {
+            // Pure magenta.
+            assert!(pixels.get(..3) != Some(&[1.0, 0.0, 1.0]), "as asked");
+            pixels.iter().sum::<f32>() / pixels.len() as f32
+        };
+        Ok(batch.iter().map(mean).collect())
+    }
+}
+
+/// Writes its answer byte by byte.
+pub(super) struct Scribe {
+    rows: Vec<Vec<u32>>,
+}
+
+impl Scribe {
+    pub(super) fn new() -> Self {
+        Self { rows: vec![Vec::new(); dichroic::engine::generate::rows_for(4)] }
+    }
+
+    fn append(&mut self, row: usize, past: usize, tokens: &[u32]) -> Vec<f32> {
+        let row = &mut self.rows[row];
+        row.truncate(past);
+        assert_eq!(row.len(), past, "the row was cut");
+        row.extend_from_slice(tokens);
+        let mut logits = vec![0.0; VOCABULARY];
+        // Without the end of the prompt this is a prefix on its own.
+        if let Some(end) = row.iter().position(|&token| token == END) {
+            let answer = answer(row[0], &text_of(&row[1..end]));
+            let next = answer.as_bytes().get(row.len() - end - 1).map_or(STOP, |&byte| byte.into());
+            logits[usize::try_from(next).unwrap()] = 100.0;
+        }
+        logits
+    }
+}
+
+fn answer(task: u32, text: &str) -> String {
+    assert!(!text.contains("scribe:panic"), "as asked");
+    if text.contains("scribe:empty") {
+        return String::new();
+    }
+    if text.contains("scribe:harm") {
+        return "hate=0.9".into();
+    }
+    if text.contains("scribe:echo") {
+        return text.into();
+    }
+    if text.contains("scribe:long") {
+        return "word ".repeat(80);
+    }
+    let letters = text.chars().count();
+    match task {
+        POSITIVE => format!("The bright side of {letters} characters."),
+        NEGATIVE => format!("The dark side of {letters} characters."),
+        _ => format!("Well said in {letters} characters."),
+    }
+}
+
+impl Decode for Scribe {
+    fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    fn window(&self) -> usize {
+        WINDOW
+    }
+
+    fn prefill(&mut self, row: usize, past: usize, tokens: &[u32]) -> Result<Vec<f32>, RuntimeError> {
+        Ok(self.append(row, past, tokens))
+    }
+
+    fn step(&mut self, steps: &[Step]) -> Result<Vec<Vec<f32>>, RuntimeError> {
+        Ok(steps.iter().enumerate().map(|(row, step)| self.append(row, step.past, &[step.token])).collect())
+    }
+
+    fn copy(&mut self, from: usize, to: usize, length: usize) {
+        self.rows[to] = self.rows[from][..length].to_vec();
+    }
+}

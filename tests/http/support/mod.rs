@@ -1,0 +1,292 @@
+//! A server without a port, and what tests say to it.
+
+pub(crate) mod doubles;
+pub(crate) mod pictures;
+mod tokenizers;
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    http::{HeaderMap, Method, Request, StatusCode, header},
+};
+use dichroic::{
+    access::{
+        KeyStore, Limiter, MemoryLimiter,
+        keys::{NewKey, file},
+    },
+    domain::{ModelId, Operation, UsageLimit},
+    engine::{BatchOptions, Batcher, Generator, GeneratorOptions, batch::BatchPolicy},
+    http::{App, BodyLimits, router},
+    lifecycle::Lifecycle,
+    registry::Bundle,
+    runtime::{PromptTokenizer, WindowTokenizer},
+    service::{ImageGuardian, Models, ServiceOptions, Services, TextGuardian, Writer},
+    telemetry::Metrics,
+};
+use http_body_util::BodyExt;
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use time::OffsetDateTime;
+use tower::ServiceExt;
+
+use doubles::{Lens, Reader, Scribe};
+
+pub(crate) const PRISMS: &str = "/v1/prisms/text";
+pub(crate) const SUNSHINES: &str = "/v1/sunshines/text";
+pub(crate) const GUARD_TEXT: &str = "/v1/guardians/text";
+pub(crate) const GUARD_IMAGE: &str = "/v1/guardians/image";
+pub(crate) const OPERATIONS: [&str; 4] = [PRISMS, SUNSHINES, GUARD_TEXT, GUARD_IMAGE];
+
+/// The bootstrap key of every test server.
+pub(crate) const KEY: &str = "bootstrap-key-of-the-tests";
+
+/// What a test server is made of. `Default` is a generous one.
+pub(crate) struct Setup {
+    pub(crate) limit: UsageLimit,
+    pub(crate) limiter: Arc<dyn Limiter>,
+    pub(crate) timeout: Duration,
+    pub(crate) queue: usize,
+    pub(crate) image_queue: usize,
+    pub(crate) bodies: BodyLimits,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            limit: UsageLimit { per_minute: 0, burst: 1 },
+            limiter: Arc::new(MemoryLimiter::default()),
+            timeout: Duration::from_secs(30),
+            queue: 512,
+            image_queue: 64,
+            bodies: BodyLimits::default(),
+        }
+    }
+}
+
+pub(crate) struct Server {
+    pub(crate) router: Router,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) lifecycle: Lifecycle,
+    keys: Arc<KeyStore>,
+    folder: TempDir,
+}
+
+impl Server {
+    pub(crate) fn new() -> Self {
+        Self::with(Setup::default())
+    }
+
+    pub(crate) fn limited(limit: UsageLimit) -> Self {
+        Self::with(Setup { limit, ..Setup::default() })
+    }
+
+    /// Installed are: all of alpha-4o-mini, the text classifier of beta-3-haiku, nothing else.
+    pub(crate) fn with(setup: Setup) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let metrics = Metrics::new().unwrap();
+        let lifecycle = Lifecycle::default();
+        let key_file = key_file(folder.path());
+        let keys = KeyStore::open(Some(&key_file), Some(SecretString::from(KEY)), setup.limit).unwrap();
+        let keys = Arc::new(keys);
+        let options = ServiceOptions { timeout: setup.timeout, image_queue: setup.image_queue };
+        let models = models(folder.path(), setup.queue, &metrics);
+        let services = Arc::new(Services::new(models, options, Arc::clone(&metrics)));
+        let app = App {
+            services,
+            keys: Arc::clone(&keys),
+            limiter: setup.limiter,
+            metrics: Arc::clone(&metrics),
+            lifecycle: lifecycle.clone(),
+            bodies: setup.bodies,
+        };
+        Self { router: router(app), metrics, lifecycle, keys, folder }
+    }
+
+    /// Issues a key, as `dichroic keys create` does.
+    pub(crate) fn issue(&self, new: NewKey) -> String {
+        // Long ago, so that a key can have expired.
+        let issued = file::create(&key_file(self.folder.path()), new, OffsetDateTime::UNIX_EPOCH).unwrap();
+        self.keys.reload_if_changed();
+        issued.key.expose_secret().to_owned()
+    }
+
+    pub(crate) fn issue_for(&self, operation: Operation) -> String {
+        self.issue(NewKey { scopes: Some(vec![operation]), ..NewKey::default() })
+    }
+
+    pub(crate) fn revoke(&self, key: &str) {
+        let id = key.split('_').nth(1).unwrap();
+        file::revoke(&key_file(self.folder.path()), id, OffsetDateTime::now_utc()).unwrap();
+        self.keys.reload_if_changed();
+    }
+
+    pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        Answer { status: parts.status, headers: parts.headers, body }
+    }
+
+    /// POSTs JSON with the bootstrap key.
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.send(post(path, body.to_string())).await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.send(Request::get(path).body(Body::empty()).unwrap()).await
+    }
+}
+
+fn key_file(folder: &Path) -> std::path::PathBuf {
+    folder.join("keys.json")
+}
+
+/// An authenticated JSON request.
+pub(crate) fn post(path: &str, body: impl Into<Body>) -> Request<Body> {
+    Request::post(path)
+        .header(header::AUTHORIZATION, format!("Bearer {KEY}"))
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(body.into())
+        .unwrap()
+}
+
+/// The same with another key.
+pub(crate) fn post_as(key: &str, path: &str, body: &Value) -> Request<Body> {
+    let mut request = post(path, body.to_string());
+    request.headers_mut().insert(header::AUTHORIZATION, format!("Bearer {key}").parse().unwrap());
+    request
+}
+
+pub(crate) fn bare(method: Method, path: &str) -> Request<Body> {
+    Request::builder().method(method).uri(path).body(Body::empty()).unwrap()
+}
+
+/// A body that the operation at `path` accepts.
+pub(crate) fn sound(path: &str) -> Value {
+    if path == GUARD_IMAGE {
+        json!({"image": pictures::encoded(&pictures::png(pictures::BLACK))})
+    } else {
+        json!({"text": "The meeting was moved to Friday."})
+    }
+}
+
+/// `sound` with some fields set.
+pub(crate) fn sound_with(path: &str, fields: &Value) -> Value {
+    let mut body = sound(path);
+    for (name, value) in fields.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    body
+}
+
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Answer {
+    pub(crate) fn text(&self) -> &str {
+        str::from_utf8(&self.body).unwrap()
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        assert_eq!(self.header("content-type"), Some("application/json"), "{}", self.text());
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    /// The whole error body is as it should be; answers status and code.
+    #[track_caller]
+    pub(crate) fn error(&self) -> (u16, String) {
+        let body = self.json();
+        let fields: Vec<&String> = body.as_object().unwrap().keys().collect();
+        assert_eq!(fields, ["error"]);
+        let error = &body["error"];
+        let mut fields: Vec<&str> = error.as_object().unwrap().keys().map(String::as_str).collect();
+        fields.sort_unstable();
+        assert_eq!(fields, ["code", "message", "param", "request_id", "type"]);
+        assert_eq!(error["request_id"].as_str(), self.header("x-request-id"));
+        let kind = match self.status.as_u16() {
+            400 | 405 => "invalid_request_error",
+            401 => "authentication_error",
+            404 => "not_found_error",
+            429 => "rate_limit_error",
+            500 => "server_error",
+            501 => "not_implemented_error",
+            other => panic!("{other} is no status of an error"),
+        };
+        assert_eq!(error["type"], kind);
+        assert!(error["message"].as_str().unwrap().len() > 10);
+        (self.status.as_u16(), error["code"].as_str().unwrap().to_owned())
+    }
+
+    #[track_caller]
+    pub(crate) fn assert_error(&self, status: u16, code: &str) {
+        let found = self.error();
+        assert_eq!((found.0, found.1.as_str()), (status, code));
+    }
+
+    #[track_caller]
+    pub(crate) fn assert_field_error(&self, code: &str, param: &str) {
+        self.assert_error(400, code);
+        assert_eq!(self.json()["error"]["param"], param);
+    }
+
+    #[track_caller]
+    pub(crate) fn assert_ok(&self) {
+        assert_eq!(self.status, StatusCode::OK, "{}", self.text());
+    }
+}
+
+fn models(folder: &Path, queue: usize, metrics: &Arc<Metrics>) -> BTreeMap<ModelId, Models> {
+    let text = Arc::new(text_guardian(folder, queue, metrics));
+    let alpha = Models {
+        writer: Some(Arc::new(writer(folder, queue, metrics))),
+        text: Some(Arc::clone(&text)),
+        image: Some(Arc::new(image_guardian(queue, metrics))),
+    };
+    let beta = Models { text: Some(text), ..Models::default() };
+    BTreeMap::from([(ModelId::Alpha, alpha), (ModelId::Beta, beta)])
+}
+
+fn batching(capacity: usize) -> BatchOptions {
+    let policy = BatchPolicy { budget: 16_384, items: 64, wait: Duration::ZERO };
+    BatchOptions { capacity, workers: 1, policy }
+}
+
+fn text_guardian(folder: &Path, queue: usize, metrics: &Arc<Metrics>) -> TextGuardian {
+    let bundle = Bundle::open(&tokenizers::text_bundle(folder)).unwrap();
+    let model = metrics.model("double", "text");
+    let factory: dichroic::engine::Factory<Reader> = Arc::new(|| Ok(Reader));
+    let batcher = Batcher::start("text", batching(queue), &factory, &model).unwrap();
+    let tokenizer = WindowTokenizer::open(&bundle).unwrap();
+    TextGuardian::new(tokenizer, batcher, 0.5, bundle.digest().to_owned(), Arc::clone(metrics))
+}
+
+fn image_guardian(queue: usize, metrics: &Arc<Metrics>) -> ImageGuardian {
+    let model = metrics.model("double", "image");
+    let factory: dichroic::engine::Factory<Lens> = Arc::new(|| Ok(Lens));
+    let batcher = Batcher::start("image", batching(queue), &factory, &model).unwrap();
+    ImageGuardian::new(16, batcher, "0".repeat(64), Arc::clone(metrics))
+}
+
+fn writer(folder: &Path, queue: usize, metrics: &Arc<Metrics>) -> Writer {
+    let bundle = Bundle::open(&tokenizers::generator_bundle(folder)).unwrap();
+    let model = metrics.model("double", "generator");
+    let factory: dichroic::engine::Factory<Scribe> = Arc::new(|| Ok(Scribe::new()));
+    let generator = Generator::start("double", GeneratorOptions { capacity: queue }, &factory, &model).unwrap();
+    let spec = bundle.manifest().generator.as_ref().unwrap();
+    Writer::new(PromptTokenizer::open(&bundle).unwrap(), generator, spec, bundle.digest().to_owned()).unwrap()
+}
