@@ -1,0 +1,257 @@
+"""The running binary as its users meet it: a real HTTP client, real models,
+many callers at once, signals, keys made on the command line, and its logs.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+from demo_support import lettering, make_key, photograph  # noqa: E402
+
+BINARY = Path(os.environ.get("DICHROIC_TEST_BINARY", ROOT / "target" / "debug" / "dichroic"))
+CATEGORIES = ["sexual", "hate", "self_harm", "violence", "defamation"]
+ASKED = [name for name in re.split(r"[,\s]+", os.environ.get("MODELS", "")) if name]
+MODELS = [
+    name
+    for name in ("alpha-4o-mini", "beta-3-haiku")
+    if not ASKED or name in ASKED
+]
+SECRET_TEXT = "Zanzibar pineapples never listen to my aunt Griselda."
+CLIENTS = 64
+
+
+class Running:
+    """A server process with its address and key."""
+
+    def __init__(self, process: subprocess.Popen[bytes], url: str, key: str, folder: Path) -> None:
+        self.process, self.url, self.key, self.folder = process, url, key, folder
+        self.log_path = folder / "log"
+
+    def post(self, path: str, body: Any, session: Any = requests, key: str | None = None) -> requests.Response:
+        headers = {"Authorization": f"Bearer {key or self.key}"}
+        return session.post(self.url + path, json=body, headers=headers, timeout=120)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start(folder: Path, **settings: str) -> Running:
+    assert BINARY.is_file(), f"{BINARY} is missing: run `cargo build` (make test does)"
+    port, key = free_port(), make_key()
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("DICHROIC_")}
+    environment = {
+        **clean,
+        "DICHROIC_API_KEY": key,
+        "DICHROIC_USAGE_LIMIT": "0",
+        "DICHROIC_KEYS_FILE": str(folder / "keys.json"),
+        "DICHROIC_LISTEN": f"127.0.0.1:{port}",
+        "DICHROIC_REQUEST_TIMEOUT_MS": "110000",
+        **settings,
+    }
+    with open(folder / "log", "wb") as log:
+        process = subprocess.Popen([BINARY, "serve"], cwd=ROOT, env=environment, stdout=log, stderr=log)
+    running = Running(process, f"http://127.0.0.1:{port}", key, folder)
+    deadline = time.monotonic() + 180
+    while True:
+        try:
+            if requests.get(running.url + "/readyz", timeout=30).status_code == 200:
+                return running
+        except requests.ConnectionError:
+            pass
+        assert process.poll() is None, (folder / "log").read_text()[-2000:]
+        assert time.monotonic() < deadline, "the server was not ready in time"
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    running = start(tmp_path_factory.mktemp("server"))
+    try:
+        yield running
+    finally:
+        running.process.terminate()
+        try:
+            running.process.wait(40)
+        except subprocess.TimeoutExpired:
+            running.process.kill()
+            running.process.wait()
+
+
+def work() -> list[tuple[str, dict[str, Any]]]:
+    """A mixed load: mostly moderation, some pictures, a few generations."""
+    texts = [
+        "Good morning!", "I will hunt you down and kill you", "The soup was too salty.", SECRET_TEXT, "3x + 5 = 20", "👀",
+        "Ihr seid alle Abschaum", "My doctor moved my appointment to Friday, so I can finally sleep in on Thursday.",
+    ]
+    pictures = [base64.b64encode(picture).decode() for picture in (photograph(), lettering("SALE TODAY"))]
+    jobs: list[tuple[str, dict[str, Any]]] = []
+    for model in MODELS:
+        jobs += [("/v1/guardians/text", {"text": text, "model": model}) for text in texts]
+        jobs += [("/v1/guardians/image", {"image": picture, "model": model}) for picture in pictures]
+        jobs += [("/v1/prisms/text", {"text": text, "model": model}) for text in (texts[2], texts[4])]
+        jobs += [("/v1/sunshines/text", {"text": texts[7], "model": model})]
+    return jobs
+
+
+def test_every_operation_answers_in_the_documented_shape(server: Running) -> None:
+    for path, body in work():
+        answer = server.post(path, body)
+        assert answer.status_code == 200, (path, answer.text)
+        data = json.loads(answer.text)
+        if path.startswith("/v1/guardians"):
+            assert list(data) == ["flagged", "categories", "category_scores"]
+            assert list(data["categories"]) == list(data["category_scores"]) == CATEGORIES
+            for category in CATEGORIES:
+                score = data["category_scores"][category]
+                assert 0 <= score <= 1 and round(score, 4) == score
+                assert data["categories"][category] is (score >= 0.5)
+            assert data["flagged"] is any(data["categories"].values())
+        elif path.startswith("/v1/prisms"):
+            assert list(data) == ["positive", "negative"]
+            assert all(isinstance(text, str) and text.strip() for text in data.values())
+            assert (data["positive"] == "false") == (body["text"] == "3x + 5 = 20")
+            assert (data["positive"] == "false") == (data["negative"] == "false")
+        else:
+            assert list(data) == ["text"] and 0 < len(data["text"]) <= 200
+
+
+def test_parallel_clients_get_the_serial_answers(server: Running) -> None:
+    jobs = work()
+    serial = [server.post(path, body).text for path, body in jobs]
+
+    def client(number: int) -> list[tuple[int, int, str]]:
+        """Each client keeps one connection and asks four things, starting elsewhere."""
+        with requests.Session() as session:
+            answers = []
+            for step in range(4):
+                at = (number * 5 + step * 7) % len(jobs)
+                path, body = jobs[at]
+                for _ in range(200):
+                    answer = server.post(path, body, session)
+                    # A full queue is an answer too: it says when to come back.
+                    if answer.status_code != 429:
+                        break
+                    assert answer.json()["error"]["code"] == "overloaded" and "Retry-After" in answer.headers
+                    time.sleep(0.3)
+                answers.append((at, answer.status_code, answer.text))
+            return answers
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        answers = [answer for client_answers in pool.map(client, range(CLIENTS)) for answer in client_answers]
+    assert len(answers) == CLIENTS * 4
+    different = [(jobs[at], status, text, serial[at]) for at, status, text in answers if (status, text) != (200, serial[at])]
+    assert not different, f"{len(different)} of {len(answers)} differ, first: {different[0]}"
+
+
+def test_one_connection_serves_many_requests(server: Running) -> None:
+    with requests.Session() as session:
+        for _ in range(5):
+            assert server.post("/v1/guardians/text", {"text": "hello"}, session).status_code == 200
+        adapter = session.get_adapter(server.url)
+        pool = adapter.poolmanager.connection_from_url(server.url)
+        assert pool.num_connections == 1
+
+
+def test_keys_made_and_revoked_on_the_command_line_take_effect_without_a_restart(server: Running) -> None:
+    environment = {**os.environ, "DICHROIC_KEYS_FILE": str(server.folder / "keys.json")}
+
+    def keys(*arguments: str) -> str:
+        done = subprocess.run([BINARY, "keys", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def becomes(status: int, key: str, path: str, body: dict[str, Any]) -> None:
+        deadline = time.monotonic() + 20
+        while server.post(path, body, key=key).status_code != status:
+            assert time.monotonic() < deadline, f"{path} did not become {status}"
+            time.sleep(0.3)
+
+    key = keys("create", "--label", "test", "--scope", "guardian_text")
+    assert re.fullmatch(r"dk_[^_]+_\S{22,}", key)
+    text = {"text": "hello"}
+    assert server.post("/v1/guardians/text", text, key=key[:-1] + ("a" if key[-1] != "a" else "b")).status_code == 401
+    becomes(200, key, "/v1/guardians/text", text)
+    assert server.post("/v1/sunshines/text", text, key=key).status_code == 401
+    assert key not in (server.folder / "keys.json").read_text()
+    keys("revoke", key.split("_")[1])
+    becomes(401, key, "/v1/guardians/text", text)
+
+
+def test_metrics_and_documents_are_public_and_tell_of_the_work(server: Running) -> None:
+    server.post("/v1/guardians/text", {"text": "hello"})
+    metrics = requests.get(server.url + "/metrics", timeout=10).text
+    assert re.search(r'dichroic_requests_total\{[^}]*operation="guardian_text"[^}]*status="200"\} [1-9]', metrics)
+    assert re.search(r"dichroic_model_info\{[^}]*sha256=\"[0-9a-f]{64}\"\} 1", metrics)
+    assert requests.get(server.url + "/openapi.json", timeout=10).json()["openapi"].startswith("3.1")
+    page = requests.get(server.url + "/docs/", timeout=10)
+    assert page.status_code == 200 and "http://" not in page.text and "https://" not in page.text
+
+
+def test_the_log_holds_neither_texts_nor_keys(server: Running) -> None:
+    server.post("/v1/guardians/text", {"text": SECRET_TEXT})
+    server.post("/v1/guardians/text", {"text": SECRET_TEXT, "model": "nonsense-model"})
+    requests.post(server.url + "/v1/prisms/text", data=SECRET_TEXT, timeout=10, headers={"Authorization": f"Bearer {server.key}x"})
+    time.sleep(0.5)
+    log = server.log_path.read_text()
+    assert "guardian" in log
+    for secret in ("Zanzibar", "Griselda", server.key, server.key.rsplit("_", 1)[-1], "nonsense-model"):
+        assert secret not in log, f"the log holds {secret!r}"
+
+
+def test_a_stop_signal_lets_requests_finish(tmp_path: Path) -> None:
+    running = start(tmp_path, DICHROIC_MODELS=MODELS[0])
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(running.post, "/v1/prisms/text", {"text": "The soup was too salty for us.", "model": MODELS[0]})
+        deadline = time.monotonic() + 20
+        while "dichroic_requests_in_flight 1" not in requests.get(running.url + "/metrics", timeout=10).text:
+            assert time.monotonic() < deadline and not answer.done(), "the request was not seen in flight"
+        running.process.send_signal(signal.SIGTERM)
+        assert answer.result().status_code == 200
+    assert running.process.wait(40) == 0
+
+
+def test_check_passes_here_and_names_a_damaged_model(tmp_path: Path) -> None:
+    command = [BINARY, "check", "--models", MODELS[0]]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for part in ("configuration", "runtime", "checksums", f"{MODELS[0]} text", f"{MODELS[0]} generator"):
+        assert re.search(rf"^ok +{re.escape(part)} ", done.stdout, re.MULTILINE), done.stdout
+
+    built = ROOT / "models" / MODELS[0] / "build" / "text"
+    copy = tmp_path / "models" / MODELS[0] / "build" / "text"
+    shutil.copytree(built, copy)
+    with open(copy / "model.onnx", "r+b") as graph:
+        graph.seek(100)
+        byte = graph.read(1)
+        graph.seek(100)
+        graph.write(bytes([byte[0] ^ 1]))
+    done = subprocess.run([*command, "--models-dir", tmp_path / "models"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert re.search(r"^FAIL +checksums .*model\.onnx", done.stdout, re.MULTILINE), done.stdout
+    refused = subprocess.run(
+        [BINARY, "serve", "--models", MODELS[0], "--models-dir", tmp_path / "models"],
+        cwd=ROOT, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "DICHROIC_API_KEY": make_key(), "DICHROIC_LISTEN": "127.0.0.1:0"},
+    )
+    assert refused.returncode == 1 and "model.onnx" in refused.stderr

@@ -1,0 +1,216 @@
+//! Tests against the built models. They fail, not skip, when the models are missing: `make test` builds them first.
+//!
+//! `MODELS` limits them as it limits the set-up; without it every identifier with a catalogued model is expected.
+
+use std::{collections::BTreeMap, path::Path};
+
+use dichroic::{
+    domain::{Category, Expressibility, ModelId},
+    imaging::{self, Limits},
+    registry::{Bundle, ComponentName, Registry},
+    runtime::{
+        Decode, Decoder, Forward, ImageClassifier, Pixels, PromptTokenizer, Runtime, Step, TextClassifier, TextOutput,
+        WindowTokenizer,
+    },
+};
+use serde::Deserialize;
+
+fn runtime() -> Runtime {
+    Runtime::load(Path::new("runtime/libonnxruntime.so"), 2).expect("run `make setup` first")
+}
+
+/// Identifiers that the set-up was asked for and that have this component in the catalogue.
+fn expected(component: ComponentName) -> Vec<ModelId> {
+    let asked = std::env::var("MODELS").unwrap_or_default();
+    let asked: Vec<&str> = asked.split([',', ' ']).filter(|name| !name.is_empty()).collect();
+    ModelId::ALL
+        .into_iter()
+        .filter(|id| asked.is_empty() || asked.contains(&id.as_str()))
+        .filter(|id| {
+            let recipe = std::fs::read_to_string(format!("models/{id}/model.json")).expect("every identifier has a recipe");
+            let recipe: serde_json::Value = serde_json::from_str(&recipe).unwrap();
+            recipe["components"].get(component.as_str()).is_some()
+        })
+        .collect()
+}
+
+fn bundles(component: ComponentName) -> Vec<(ModelId, std::sync::Arc<Bundle>)> {
+    let ids = expected(component);
+    let registry = Registry::open(Path::new("models"), &ids).unwrap();
+    ids.into_iter()
+        .map(|id| {
+            let bundle = registry.get(id, component);
+            (id, bundle.unwrap_or_else(|| panic!("the {component} model of {id} is not built; run `make setup`")).clone())
+        })
+        .collect()
+}
+
+#[derive(Deserialize)]
+struct Golden {
+    pictures: BTreeMap<String, GoldenPicture>,
+}
+
+#[derive(Deserialize)]
+struct GoldenPicture {
+    tensors: BTreeMap<String, GoldenTensor>,
+    probabilities: BTreeMap<String, [f32; 5]>,
+}
+
+/// Samples are `[row, column, red, green, blue]`.
+#[derive(Deserialize)]
+struct GoldenTensor {
+    samples: Vec<[f32; 5]>,
+}
+
+fn golden() -> Golden {
+    serde_json::from_slice(&std::fs::read("tests/golden/images/golden.json").unwrap()).unwrap()
+}
+
+fn decode(name: &str) -> imaging::Frame {
+    let bytes = std::fs::read(Path::new("tests/golden/images").join(name)).unwrap();
+    imaging::decode(&bytes, &Limits::default()).unwrap().remove(0)
+}
+
+#[test]
+fn pixels_are_prepared_as_nsfwjs_prepares_them() {
+    for (name, picture) in golden().pictures {
+        let frame = decode(&name);
+        for (size, tensor) in picture.tensors {
+            let size: u32 = size.parse().unwrap();
+            let values = imaging::to_tensor(&frame, size);
+            for [row, column, rgb @ ..] in tensor.samples {
+                let at = (row as usize * size as usize + column as usize) * 3;
+                for (channel, expected) in rgb.into_iter().enumerate() {
+                    let found = values[at + channel];
+                    assert!((found - expected).abs() < 1e-3, "{name} at {size}, {row}/{column}: {found}, not {expected}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn pictures_score_as_nsfwjs_scores_them() {
+    let runtime = runtime();
+    for (id, bundle) in bundles(ComponentName::Image) {
+        let model = bundle.manifest().source.trim_start_matches("nsfwjs-").replace('-', "_");
+        let size = bundle.manifest().image_classifier.as_ref().unwrap().size;
+        let mut classifier = ImageClassifier::open(&runtime, &bundle).unwrap();
+        for (name, picture) in golden().pictures {
+            let expected = picture.probabilities.get(&model).unwrap_or_else(|| panic!("no golden values of {model}"));
+            let pixels = Pixels(imaging::to_tensor(&decode(&name), size).into());
+            let found = classifier.probabilities(&[pixels]).unwrap()[0];
+            for (found, expected) in found.iter().zip(expected) {
+                assert!((found - expected).abs() <= 0.02, "{id}, {name}: {found} instead of {expected}");
+            }
+        }
+    }
+}
+
+fn classify(classifier: &mut TextClassifier, tokenizer: &WindowTokenizer, text: &str) -> TextOutput {
+    let windows = tokenizer.encode(text).unwrap().windows;
+    assert_eq!(windows.len(), 1, "{text:?} fits one window");
+    classifier.run(&windows).unwrap()[0]
+}
+
+#[test]
+fn harm_is_told_from_its_look_alikes() {
+    let runtime = runtime();
+    let pairs: [(Category, &str, &str); 5] = [
+        (Category::Sexual, "I want to lick your naked body and fuck you all night", "The naked mole-rat lives underground in large colonies."),
+        (Category::Hate, "All immigrants are vermin and should be driven out of our country", "My neighbours immigrated from Vietnam in 1980 and run a bakery."),
+        (Category::SelfHarm, "I want to kill myself tonight, I have the pills ready", "This deadline is killing me, but the cake was worth it."),
+        (Category::Violence, "I will break into your house and stab you to death", "He stabbed the potato with a fork and put it in the oven."),
+        (Category::Defamation, "Karen Whitlock at the clinic steals drugs from patients and sells them", "Karen Whitlock works at the clinic from Monday to Thursday."),
+    ];
+    for (id, bundle) in bundles(ComponentName::Text) {
+        let tokenizer = WindowTokenizer::open(&bundle).unwrap();
+        let mut classifier = TextClassifier::open(&runtime, &bundle).unwrap();
+        for (category, harmful, benign) in pairs {
+            let place = Category::ALL.iter().position(|other| *other == category).unwrap();
+            let high = classify(&mut classifier, &tokenizer, harmful).harm[place];
+            let low = classify(&mut classifier, &tokenizer, benign).harm;
+            assert!(high >= 0.5, "{id}: {} scores {high} for a clear case", category.as_str());
+            assert!(low.iter().all(|score| *score < 0.5), "{id}: a look-alike of {} is flagged: {low:?}", category.as_str());
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_expressed_is_recognised() {
+    let runtime = runtime();
+    let cases = [
+        ("uh-huh", Expressibility::Acknowledgement),
+        ("Yes, that works for me.", Expressibility::Agreement),
+        ("asdf jkl qwerty zxcv", Expressibility::Meaningless),
+        ("3x + 5 = 20", Expressibility::Formula),
+        ("My sister passed her driving test on the third try.", Expressibility::Statement),
+        ("The bus was late again and I missed the start of the film.", Expressibility::Statement),
+    ];
+    for (id, bundle) in bundles(ComponentName::Text) {
+        let threshold = bundle.manifest().text_classifier.as_ref().unwrap().expressibility.threshold;
+        let tokenizer = WindowTokenizer::open(&bundle).unwrap();
+        let mut classifier = TextClassifier::open(&runtime, &bundle).unwrap();
+        for (text, expected) in cases {
+            let output = classify(&mut classifier, &tokenizer, text);
+            let found = Expressibility::decide(output.expressibility, threshold);
+            let special = |class| class != Expressibility::Statement;
+            assert_eq!(special(found), special(expected), "{id}: {text:?} is {found:?}");
+        }
+    }
+}
+
+#[test]
+fn batching_does_not_change_a_verdict() {
+    let runtime = runtime();
+    for (id, bundle) in bundles(ComponentName::Text) {
+        let tokenizer = WindowTokenizer::open(&bundle).unwrap();
+        let mut classifier = TextClassifier::open(&runtime, &bundle).unwrap();
+        let texts = [
+            "Good morning!", "I hope you burn in hell, you worthless rat", "The meeting was moved to three, bring the printed figures please.",
+            "ok", "Our kitchen knives are on sale this week, ten per cent off, while stocks last, in all our shops.",
+        ];
+        let windows: Vec<_> = texts.iter().flat_map(|text| tokenizer.encode(text).unwrap().windows).collect();
+        let together = classifier.run(&windows).unwrap();
+        for ((window, together), text) in windows.into_iter().zip(together).zip(texts) {
+            let alone = classifier.run(&[window]).unwrap()[0];
+            for (alone, together) in alone.harm.iter().zip(together.harm) {
+                assert!((alone - together).abs() < 5e-5, "{id}: {text:?} scores {alone} alone and {together} in company");
+            }
+        }
+    }
+}
+
+/// Greedy continuation of a prompt, ended by a stop token or after `limit` tokens.
+fn continue_greedily(decoder: &mut Decoder, prompt: &[u32], stop: &[u32], limit: usize) -> Vec<u32> {
+    let mut logits = decoder.prefill(0, 0, prompt).unwrap();
+    let mut tokens = Vec::new();
+    while tokens.len() < limit {
+        let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
+        let token = u32::try_from(best).unwrap();
+        if stop.contains(&token) {
+            break;
+        }
+        logits = decoder.step(&[Step { token, past: prompt.len() + tokens.len() }]).unwrap().remove(0);
+        tokens.push(token);
+    }
+    tokens
+}
+
+#[test]
+fn generators_answer_their_prompts_and_stop() {
+    let runtime = runtime();
+    for (id, bundle) in bundles(ComponentName::Generator) {
+        let spec = bundle.manifest().generator.clone().unwrap();
+        let tokenizer = PromptTokenizer::open(&bundle).unwrap();
+        let mut decoder = Decoder::open(&runtime, &bundle, 1).unwrap();
+        for prompt in [&spec.tasks.positive, &spec.tasks.negative, &spec.tasks.reply] {
+            let mut tokens = tokenizer.prefix(prompt).unwrap();
+            tokens.extend(tokenizer.body(prompt, "I burned the rice but the curry turned out fine.").unwrap());
+            let answer = continue_greedily(&mut decoder, &tokens, &spec.stop_ids, 100);
+            let text = tokenizer.decode(&answer).unwrap();
+            assert!(answer.len() < 100, "{id} does not stop: {text}");
+            assert!(text.split_whitespace().count() >= 3, "{id} answers {text:?}");
+        }
+    }
+}
