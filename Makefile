@@ -40,7 +40,8 @@ test-rust: ## unit, integration, architecture, golden and doc tests of the serve
 	@$(CARGO) test --locked --no-run
 	@$(CARGO) test --locked --quiet
 
-test-scripts: ## tests of set-up and of the conversions
+test-scripts: ## tests of set-up, of the conversions, and of the running server
+	@$(CARGO) build --locked --quiet
 	@$(VENV_PYTHON) -m pytest -q scripts/tests
 
 fmt: ## format the Rust code

@@ -35,7 +35,7 @@ pub enum Drained {
     Finished,
     /// The grace ended, or a second signal came, with tasks still running.
     Cut {
-        /// How many were running at that moment.
+        /// How many were still running; 0 when all heeded a hard stop at once.
         tasks: usize,
     },
 }
@@ -123,10 +123,10 @@ impl Lifecycle {
         self.soft.cancel();
         self.tasks.close();
         let finished = tokio::select! {
-            // In order, so that work that ended in time is not called cut.
+            // In order: work that let go because of a hard stop did not finish, work that ended in time was not cut.
             biased;
-            () = self.tasks.wait() => true,
             () = self.hard.cancelled() => false,
+            () = self.tasks.wait() => true,
             () = tokio::time::sleep(grace) => false,
         };
         let outcome = if finished { Drained::Finished } else { Drained::Cut { tasks: self.tasks.len() } };
@@ -205,7 +205,7 @@ mod tests {
             hard.cancel();
         });
         let start = Instant::now();
-        assert_eq!(lifecycle.drain(GRACE).await, Drained::Cut { tasks: 1 });
+        assert_eq!(lifecycle.drain(GRACE).await, Drained::Cut { tasks: 0 });
         assert_eq!(start.elapsed().as_secs(), 2);
     }
 

@@ -114,11 +114,8 @@ fn unsafe_code_has_one_place() {
 
 #[test]
 fn every_module_says_what_it_is() {
-    let silent: Vec<PathBuf> = sources()
-        .into_iter()
-        .filter(|(_, _, source)| !source.starts_with("//!"))
-        .map(|(file, _, _)| file)
-        .collect();
+    let silent: Vec<PathBuf> =
+        sources().into_iter().filter(|(_, _, source)| !source.starts_with("//!")).map(|(file, _, _)| file).collect();
     assert!(silent.is_empty(), "{silent:?}");
 }
 

@@ -27,7 +27,8 @@ fn expected(component: ComponentName) -> Vec<ModelId> {
         .into_iter()
         .filter(|id| asked.is_empty() || asked.contains(&id.as_str()))
         .filter(|id| {
-            let recipe = std::fs::read_to_string(format!("models/{id}/model.json")).expect("every identifier has a recipe");
+            let recipe =
+                std::fs::read_to_string(format!("models/{id}/model.json")).expect("every identifier has a recipe");
             let recipe: serde_json::Value = serde_json::from_str(&recipe).unwrap();
             recipe["components"].get(component.as_str()).is_some()
         })
@@ -40,7 +41,12 @@ fn bundles(component: ComponentName) -> Vec<(ModelId, std::sync::Arc<Bundle>)> {
     ids.into_iter()
         .map(|id| {
             let bundle = registry.get(id, component);
-            (id, bundle.unwrap_or_else(|| panic!("the {component} model of {id} is not built; run `make setup`")).clone())
+            (
+                id,
+                bundle
+                    .unwrap_or_else(|| panic!("the {component} model of {id} is not built; run `make setup`"))
+                    .clone(),
+            )
         })
         .collect()
 }
@@ -82,7 +88,10 @@ fn pixels_are_prepared_as_nsfwjs_prepares_them() {
                 let at = (row as usize * size as usize + column as usize) * 3;
                 for (channel, expected) in rgb.into_iter().enumerate() {
                     let found = values[at + channel];
-                    assert!((found - expected).abs() < 1e-3, "{name} at {size}, {row}/{column}: {found}, not {expected}");
+                    assert!(
+                        (found - expected).abs() < 1e-3,
+                        "{name} at {size}, {row}/{column}: {found}, not {expected}"
+                    );
                 }
             }
         }
@@ -117,11 +126,31 @@ fn classify(classifier: &mut TextClassifier, tokenizer: &WindowTokenizer, text: 
 fn harm_is_told_from_its_look_alikes() {
     let runtime = runtime();
     let pairs: [(Category, &str, &str); 5] = [
-        (Category::Sexual, "I want to lick your naked body and fuck you all night", "The naked mole-rat lives underground in large colonies."),
-        (Category::Hate, "All immigrants are vermin and should be driven out of our country", "My neighbours immigrated from Vietnam in 1980 and run a bakery."),
-        (Category::SelfHarm, "I want to kill myself tonight, I have the pills ready", "This deadline is killing me, but the cake was worth it."),
-        (Category::Violence, "I will break into your house and stab you to death", "He stabbed the potato with a fork and put it in the oven."),
-        (Category::Defamation, "Karen Whitlock at the clinic steals drugs from patients and sells them", "Karen Whitlock works at the clinic from Monday to Thursday."),
+        (
+            Category::Sexual,
+            "I want to lick your naked body and fuck you all night",
+            "The naked mole-rat lives underground in large colonies.",
+        ),
+        (
+            Category::Hate,
+            "All immigrants are vermin and should be driven out of our country",
+            "My neighbours immigrated from Vietnam in 1980 and run a bakery.",
+        ),
+        (
+            Category::SelfHarm,
+            "I want to kill myself tonight, I have the pills ready",
+            "This deadline is killing me, but the cake was worth it.",
+        ),
+        (
+            Category::Violence,
+            "I will break into your house and stab you to death",
+            "He stabbed the potato with a fork and put it in the oven.",
+        ),
+        (
+            Category::Defamation,
+            "Karen Whitlock at the clinic steals drugs from patients and sells them",
+            "Karen Whitlock works at the clinic from Monday to Thursday.",
+        ),
     ];
     for (id, bundle) in bundles(ComponentName::Text) {
         let tokenizer = WindowTokenizer::open(&bundle).unwrap();
@@ -131,7 +160,11 @@ fn harm_is_told_from_its_look_alikes() {
             let high = classify(&mut classifier, &tokenizer, harmful).harm[place];
             let low = classify(&mut classifier, &tokenizer, benign).harm;
             assert!(high >= 0.5, "{id}: {} scores {high} for a clear case", category.as_str());
-            assert!(low.iter().all(|score| *score < 0.5), "{id}: a look-alike of {} is flagged: {low:?}", category.as_str());
+            assert!(
+                low.iter().all(|score| *score < 0.5),
+                "{id}: a look-alike of {} is flagged: {low:?}",
+                category.as_str()
+            );
         }
     }
 }
@@ -167,15 +200,21 @@ fn batching_does_not_change_a_verdict() {
         let tokenizer = WindowTokenizer::open(&bundle).unwrap();
         let mut classifier = TextClassifier::open(&runtime, &bundle).unwrap();
         let texts = [
-            "Good morning!", "I hope you burn in hell, you worthless rat", "The meeting was moved to three, bring the printed figures please.",
-            "ok", "Our kitchen knives are on sale this week, ten per cent off, while stocks last, in all our shops.",
+            "Good morning!",
+            "I hope you burn in hell, you worthless rat",
+            "The meeting was moved to three, bring the printed figures please.",
+            "ok",
+            "Our kitchen knives are on sale this week, ten per cent off, while stocks last, in all our shops.",
         ];
         let windows: Vec<_> = texts.iter().flat_map(|text| tokenizer.encode(text).unwrap().windows).collect();
         let together = classifier.run(&windows).unwrap();
         for ((window, together), text) in windows.into_iter().zip(together).zip(texts) {
             let alone = classifier.run(&[window]).unwrap()[0];
             for (alone, together) in alone.harm.iter().zip(together.harm) {
-                assert!((alone - together).abs() < 5e-5, "{id}: {text:?} scores {alone} alone and {together} in company");
+                assert!(
+                    (alone - together).abs() < 5e-5,
+                    "{id}: {text:?} scores {alone} alone and {together} in company"
+                );
             }
         }
     }

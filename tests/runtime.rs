@@ -95,11 +95,8 @@ fn rows_of_different_lengths_decode_as_they_do_alone() {
         for (text, &token) in together.iter_mut().zip(&tokens) {
             text.push(token);
         }
-        let steps: Vec<Step> = tokens
-            .iter()
-            .zip(prompts)
-            .map(|(&token, prompt)| Step { token, past: prompt.len() + step })
-            .collect();
+        let steps: Vec<Step> =
+            tokens.iter().zip(prompts).map(|(&token, prompt)| Step { token, past: prompt.len() + step }).collect();
         logits = decoder.step(&steps).unwrap();
     }
     assert_eq!(together, alone);

@@ -211,6 +211,16 @@ def test_a_run_killed_while_building_is_taken_up(clone: FakeCheckout) -> None:
     assert clone.leftovers() == []
 
 
+def test_a_failed_build_ends_with_one_sentence(clone: FakeCheckout) -> None:
+    clone.fill_cache()
+    (clone.root / "scripts/forge/toy.py").write_text("def build(*_):\n    raise ValueError('no such layer; restore it')\n")
+
+    said = refused(clone.run("setup", MODELS="beta"))
+
+    assert said == "build_models: beta/text cannot be built: no such layer; restore it"
+    assert clone.leftovers() == []
+
+
 def test_a_missing_npm_is_named_before_anything_is_fetched(clone: FakeCheckout) -> None:
     clone.change("scripts/sources.json", "sources", "tiny", "client", to="npm")
 

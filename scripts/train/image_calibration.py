@@ -137,7 +137,7 @@ def main() -> int:
         seconds += time.perf_counter() - started
         sources.append(source)
         halves.append(int(digest[:8], 16) % 2)
-        if len(rows) % 200 == 0:
+        if len(rows) % 100 == 0:
             print(f"{len(rows)} pictures, {1000 * seconds / len(rows):.0f} ms each", file=sys.stderr)
     values, source, half = mass(np.array(rows)), np.array(sources), np.array(halves)
 

@@ -1,6 +1,6 @@
 //! Bearer keys: who holds a valid one, and what it allows.
 //!
-//! Owns the table of keys in force, read from the key file ([`file`]) and from the bootstrap key. Only hashes are
+//! Owns the table of keys in force, read from the key file (`file`) and from the bootstrap key. Only hashes are
 //! held. Refuses to answer differently, in words or in work, for an unknown identifier and for a wrong secret.
 //! [`KeyStore::authenticate`] runs on the request's tokio thread (two short hashes, no I/O);
 //! [`KeyStore::reload_if_changed`] reads a file and belongs on a blocking thread.

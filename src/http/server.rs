@@ -19,7 +19,7 @@ use tokio::{
     time::sleep,
 };
 
-use crate::lifecycle::Lifecycle;
+use crate::lifecycle::{Drained, Lifecycle};
 
 /// How connections are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,8 @@ impl Default for ServeOptions {
 /// Pause after an error of `accept` that will not pass at once, such as a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves until the soft token is cancelled, then drains until the hard token is cancelled or the grace is over.
+/// Serves until a soft stop, then drains until a hard stop or the end of the grace. Connections are tasks of
+/// `lifecycle`.
 ///
 /// # Errors
 /// [`io::Error`] when the socket has no local address, that is when it is none.
@@ -53,10 +54,6 @@ pub async fn serve(
 ) -> io::Result<()> {
     let address = listener.local_addr()?;
     tracing::info!(%address, "listening");
-    let (soft, hard) = (lifecycle.soft(), lifecycle.hard());
-    // Cancelled when this function returns in whatever way, so that no connection outlives it.
-    let cut = hard.child_token();
-    let _cut_on_return = cut.clone().drop_guard();
     let graceful = GracefulShutdown::new();
     let seats = Arc::new(Semaphore::new(options.max_connections));
     let mut protocol = http1::Builder::new();
@@ -69,29 +66,30 @@ pub async fn serve(
         };
         let (seat, stream) = tokio::select! {
             biased;
-            () = soft.cancelled() => break,
+            () = lifecycle.soft().cancelled() => break,
             accepted = accepted => accepted,
         };
         let service = TowerToHyperService::new(router.clone());
         let connection = graceful.watch(protocol.serve_connection(TokioIo::new(stream), service));
-        let cut = cut.clone();
-        tokio::spawn(async move {
+        let hard = lifecycle.hard().clone();
+        lifecycle.spawn(async move {
             let _seat = seat;
             tokio::select! {
                 ended = connection => if let Err(error) = ended {
                     tracing::debug!(%error, "connection ended early");
                 },
-                () = cut.cancelled() => {}
+                () = hard.cancelled() => {}
             }
         });
     }
 
     drop(listener);
     tracing::info!(connections = graceful.count(), "draining");
-    tokio::select! {
-        () = graceful.shutdown() => tracing::info!("drained"),
-        () = hard.cancelled() => tracing::warn!("cut by request"),
-        () = sleep(options.grace) => tracing::warn!("requests in flight did not end in time and are cut"),
+    // The first tells every connection that its present request is the last one; the second ends the wait for them.
+    let ((), drained) = tokio::join!(graceful.shutdown(), lifecycle.drain(options.grace));
+    match drained {
+        Drained::Finished => tracing::info!("drained"),
+        Drained::Cut { tasks } => tracing::warn!(tasks, "what did not end in time was cut"),
     }
     Ok(())
 }

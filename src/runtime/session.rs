@@ -1,6 +1,7 @@
 //! The ONNX Runtime library of the process, and sessions opened through it.
 
 use std::{
+    panic::catch_unwind,
     path::Path,
     sync::{Arc, OnceLock},
 };
@@ -59,11 +60,12 @@ fn start(path: &Path, threads: usize) -> Result<Environment, RuntimeError> {
     }
     // A bare name would be searched on the system's library path; the checked file must be the one that is loaded.
     let path = path.canonicalize().map_err(|error| library(&error))?;
+    let builder = ort::init_from(&path).map_err(|error| library(&error))?;
+    // Only now: the options live inside the library.
     let pool = GlobalThreadPoolOptions::default()
         .with_intra_threads(threads)
         .and_then(|pool| pool.with_inter_threads(1))
         .and_then(|pool| pool.with_spin_control(false));
-    let builder = ort::init_from(&path).map_err(|error| library(&error))?;
     builder
         .with_name("dichroic")
         .with_telemetry(false)

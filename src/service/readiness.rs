@@ -9,15 +9,13 @@ use serde::Serialize;
 use tokio::sync::Mutex;
 
 use super::{Models, ServiceError};
-use crate::{
-    domain::{ModelId, ValidText},
-    service::writer::Task,
-};
+use crate::domain::ModelId;
 
 /// How long a canary's result holds: probes come often and must cost little.
 const FRESH: Duration = Duration::from_secs(10);
-/// Time a canary may take; a busy queue delays it without making the model unfit.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time a canary may take. A busy queue delays it without making the model unfit, and the first one of a generator
+/// computes its prompt prefixes.
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The state of every installed model.
 #[derive(Clone, Debug, Serialize)]
@@ -69,7 +67,7 @@ impl Probe {
                 device: "cpu",
             };
             if let Some(writer) = &models.writer {
-                statuses.push(status("generator", writer.digest(), probe_writer(writer).await));
+                statuses.push(status("generator", writer.digest(), writer.probe(PATIENCE).await));
             }
             if let Some(text) = &models.text {
                 let answer = text.judge("ready".into(), Instant::now() + PATIENCE).await;
@@ -84,9 +82,4 @@ impl Probe {
         *last = Some((Instant::now(), readiness.clone()));
         readiness
     }
-}
-
-async fn probe_writer(writer: &super::Writer) -> Result<(), ServiceError> {
-    let text = ValidText::new("Hello".into()).map_err(|_| ServiceError::Internal)?;
-    writer.write(&text, &[(Task::Reply, 0)], Instant::now() + PATIENCE).await.map(|_| ())
 }

@@ -1,6 +1,9 @@
 //! A generator with its prompts: from a task and a text to a clean line of prose.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::ServiceError;
 use crate::{
@@ -84,6 +87,28 @@ impl Writer {
             .zip(tasks)
             .map(|(generation, &(task, _))| self.finish(generation, task).map_err(broken))
             .collect()
+    }
+
+    /// Generates one token of each task: proof that the model answers. It also leaves the prompt prefixes in the
+    /// cache, so that no user's request pays for them.
+    pub(super) async fn probe(&self, time: Duration) -> Result<(), ServiceError> {
+        let sequences = self
+            .prompts
+            .iter()
+            .map(|prompt| {
+                let body = self.tokenizer.body(&prompt.text, "Hello")?;
+                Ok(GenerateParams {
+                    prefix: Arc::clone(&prompt.prefix),
+                    body,
+                    max_tokens: 1,
+                    stop: Arc::clone(&self.stop),
+                    sampling: Sampling::Greedy,
+                })
+            })
+            .collect::<Result<Vec<_>, RuntimeError>>()
+            .map_err(|_| ServiceError::Internal)?;
+        self.generator.submit(sequences, Instant::now() + time).await?;
+        Ok(())
     }
 
     fn params(&self, text: &ValidText, task: Task, attempt: Attempt) -> Result<GenerateParams, RuntimeError> {

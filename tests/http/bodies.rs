@@ -15,9 +15,7 @@ use http_body_util::channel::Channel;
 use hyper::body::{Frame, SizeHint};
 use serde_json::{Value, json};
 
-use crate::support::{
-    GUARD_IMAGE, GUARD_TEXT, OPERATIONS, PRISMS, SUNSHINES, Server, Setup, post, sound, sound_with,
-};
+use crate::support::{GUARD_IMAGE, GUARD_TEXT, OPERATIONS, PRISMS, SUNSHINES, Server, Setup, post, sound, sound_with};
 
 const TEXT_OPERATIONS: [&str; 3] = [PRISMS, SUNSHINES, GUARD_TEXT];
 
@@ -71,7 +69,9 @@ async fn the_required_field_is_required() {
     let server = Server::new();
     for path in OPERATIONS {
         let field = if path == GUARD_IMAGE { "image" } else { "text" };
-        for body in [json!({}), json!({field: null}), json!({field.to_uppercase(): "a"}), json!({"model": "beta-3-haiku"})] {
+        for body in
+            [json!({}), json!({field: null}), json!({field.to_uppercase(): "a"}), json!({"model": "beta-3-haiku"})]
+        {
             server.post(path, &body).await.assert_field_error("missing_field", field);
         }
         for wrong in [json!(1), json!(true), json!(["a"]), json!({"text": "a"})] {
@@ -219,7 +219,8 @@ async fn the_content_type_is_json() {
         for json in ["application/json", "application/json; charset=utf-8", "APPLICATION/JSON", "application/ld+json"] {
             server.send(with(Some(json))).await.assert_ok();
         }
-        for other in [None, Some("text/plain"), Some("application/x-www-form-urlencoded"), Some("multipart/form-data")] {
+        for other in [None, Some("text/plain"), Some("application/x-www-form-urlencoded"), Some("multipart/form-data")]
+        {
             server.send(with(other)).await.assert_error(400, "unsupported_content_type");
         }
     }
@@ -260,10 +261,7 @@ impl hyper::body::Body for Endless {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         self.sent.fetch_add(16 << 10, std::sync::atomic::Ordering::Relaxed);
         Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[b' '; 16 << 10])))))
     }

@@ -88,14 +88,9 @@ async fn look(server: &Server, image: impl Into<Value>) -> Answer {
 #[tokio::test]
 async fn every_format_is_known_by_its_first_bytes() {
     let server = Server::new();
-    for format in [
-        ImageFormat::Png,
-        ImageFormat::Jpeg,
-        ImageFormat::WebP,
-        ImageFormat::Gif,
-        ImageFormat::Bmp,
-        ImageFormat::Tiff,
-    ] {
+    for format in
+        [ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::WebP, ImageFormat::Gif, ImageFormat::Bmp, ImageFormat::Tiff]
+    {
         for (color, flagged) in [(BLACK, false), (WHITE, true)] {
             let answer = look(&server, encoded(&picture(color, format))).await;
             answer.assert_ok();

@@ -3,6 +3,7 @@
 use std::{
     io,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use axum::http::HeaderValue;
@@ -37,8 +38,7 @@ impl Lines {
     /// Collects what this thread logs at every level, as the server would write it.
     fn collect(level: &str) -> (Self, tracing::subscriber::DefaultGuard) {
         let lines = Self::default();
-        let subscriber =
-            tracing_subscriber::fmt().json().with_env_filter(level).with_writer(lines.clone()).finish();
+        let subscriber = tracing_subscriber::fmt().json().with_env_filter(level).with_writer(lines.clone()).finish();
         (lines, tracing::subscriber::set_default(subscriber))
     }
 
@@ -105,8 +105,8 @@ async fn neither_texts_nor_keys_nor_unknown_paths_are_logged() {
 async fn a_caller_who_leaves_is_noted() {
     let server = Server::new();
     let (lines, _guard) = Lines::collect("info");
-    let call = server.post(GUARD_TEXT, &json!({"text": "reader:slow"}));
-    let left = tokio::time::timeout(std::time::Duration::from_millis(50), call).await;
+    let slow = json!({"text": "reader:slow"});
+    let left = tokio::time::timeout(Duration::from_millis(50), server.post(GUARD_TEXT, &slow)).await;
     assert!(left.is_err());
     assert_eq!(lines.entries()[0]["fields"]["code"], "caller_left");
     assert_eq!(server.metrics.in_flight.get(), 0);

@@ -162,7 +162,7 @@ proptest! {
         let mut any = false;
         for name in names {
             let score = answer["category_scores"][name].as_f64().unwrap();
-            prop_assert_eq!(score, (score * 1e4).round() / 1e4);
+            prop_assert_eq!(score.to_bits(), ((score * 1e4).round() / 1e4).to_bits());
             prop_assert_eq!(answer["categories"][name].as_bool().unwrap(), score >= threshold);
             any |= score >= threshold;
         }

@@ -45,11 +45,11 @@ fn text_request(text: &str) -> String {
 async fn answer(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     loop {
-        let text = String::from_utf8_lossy(&bytes);
+        let text = String::from_utf8_lossy(&bytes).into_owned();
         if let Some((head, body)) = text.split_once("\r\n\r\n") {
             let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
             if body.len() >= length.map_or(0, |length| length.parse().unwrap()) {
-                return text.into_owned();
+                return text;
             }
         }
         assert!(stream.read_buf(&mut bytes).await.unwrap() > 0, "closed after {text:?}");
@@ -150,7 +150,7 @@ async fn nobody_new_is_let_in_while_draining() {
 #[tokio::test]
 async fn the_grace_and_the_hard_stop_end_what_does_not_end_by_itself() {
     for hard in [false, true] {
-        let grace = if hard { Duration::from_secs(60) } else { Duration::from_millis(50) };
+        let grace = if hard { Duration::from_mins(1) } else { Duration::from_millis(50) };
         let running = run(ServeOptions { grace, ..ServeOptions::default() }).await;
         let mut busy = running.connect().await;
         busy.write_all(text_request("reader:slow").as_bytes()).await.unwrap();

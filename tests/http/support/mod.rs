@@ -4,12 +4,7 @@ pub(crate) mod doubles;
 pub(crate) mod pictures;
 mod tokenizers;
 
-use std::{
-    collections::BTreeMap,
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use axum::{
     Router,

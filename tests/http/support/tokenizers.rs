@@ -41,11 +41,12 @@ pub(super) fn generator_bundle(folder: &Path) -> PathBuf {
 
 fn bundle(dir: &Path, kind: &str, spec: Value) -> PathBuf {
     std::fs::create_dir(dir).unwrap();
-    let files = [("model.onnx", "no graph: a double stands in".to_owned()), ("tokenizer.json", tokenizer().to_string())];
+    let files =
+        [("model.onnx", "no graph: a double stands in".to_owned()), ("tokenizer.json", tokenizer().to_string())];
     let listed = files.map(|(name, content)| {
         std::fs::write(dir.join(name), &content).unwrap();
-        let sha256: String = Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();
-        json!({"path": name, "bytes": content.len(), "sha256": sha256})
+        let sha256: Vec<String> = Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();
+        json!({"path": name, "bytes": content.len(), "sha256": sha256.concat()})
     });
     let mut manifest = json!({
         "format": 1, "kind": kind, "name": "double", "source": "test", "licence": "Apache-2.0",
