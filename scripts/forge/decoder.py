@@ -205,31 +205,48 @@ def _fit(blocks: np.ndarray, bits: int, shrink: float) -> tuple[np.ndarray, np.n
 
 
 def _refine(
-    blocks: np.ndarray, step: np.ndarray, offset: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Scale and zero point of an 8-bit grid that holds a coarser source grid.
+    blocks: np.ndarray, bits: int, step: np.ndarray, offset: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Codes, scales and zero points that keep the grid of the source, and where they can.
 
     A scale of step / k meets every step of the source; only the offset is
-    rounded, to a whole number of scales. The k that rounds it least is taken.
-    Returns also which blocks fit (the others have no such k within 8 bits).
+    rounded, to a whole number of scales. Of the k for which the block fits in
+    `bits`, the one that rounds the offset least is taken.
     """
+    top = float(2**bits - 1)
     low = np.minimum(blocks.min(axis=1), 0.0)
     high = np.maximum(blocks.max(axis=1), 0.0)
     best = np.full(len(blocks), np.inf, dtype=np.float32)
     scale, zero = np.ones_like(step), np.zeros_like(step)
     for k in range(1, 18):
-        fine = step / np.float32(k)
         with np.errstate(divide="ignore", invalid="ignore"):
-            start = np.rint(-low / fine)
-            above = np.rint(high / fine)
-            drift = offset / fine
-            # The offset is itself on the grid of zeros, up to this much.
-            miss = np.abs(drift - np.rint(drift)) * fine
-        fits = (step > 0) & (start + above <= 255) & (miss <= best)
+            fine = step / np.float32(k)
+            below, above = np.rint(-low / fine), np.rint(high / fine)
+            miss = np.abs(offset / fine - np.rint(offset / fine)) * fine
+        fits = (step > 0) & (below + above <= top) & (miss <= best)
         best = np.where(fits, miss, best)
-        scale = np.where(fits, fine, scale)
-        zero = np.where(fits, start, zero)
-    return scale, zero, np.isfinite(best)
+        scale, zero = np.where(fits, fine, scale), np.where(fits, below, zero)
+    codes = np.rint((blocks - offset[:, None]) / scale[:, None]) + np.rint(offset / scale)[:, None]
+    return np.clip(codes + zero[:, None], 0, top), scale, zero, np.isfinite(best)
+
+
+def _search(blocks: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Codes, scales and zero points of the shrunken range with the least squared error."""
+    codes, scale, zero = _fit(blocks, bits, 1.0)
+    least = np.full(len(blocks), np.inf, dtype=np.float32)
+    for shrink in (1.0, 0.94, 0.88, 0.82, 0.76):
+        trial, trial_scale, trial_zero = _fit(blocks, bits, shrink)
+        centred = trial - trial_zero[:, None]
+        energy = (centred * centred).sum(axis=1)
+        refit = (centred * blocks).sum(axis=1) / np.maximum(energy, 1e-12)
+        trial_scale = np.where(refit > 0, refit, trial_scale).astype(np.float32)
+        error = ((centred * trial_scale[:, None] - blocks) ** 2).sum(axis=1)
+        better = error < least
+        least = np.where(better, error, least)
+        codes = np.where(better[:, None], trial, codes)
+        scale = np.where(better, trial_scale, scale)
+        zero = np.where(better, trial_zero, zero)
+    return codes, scale, zero
 
 
 def quantise(
@@ -238,10 +255,9 @@ def quantise(
     """Block-quantises a float32 [out, in] matrix for `MatMulNBits`.
 
     Returns the packed codes [out, blocks, 32 * bits / 8], the scales
-    [out, blocks] and the packed zero points [out, bytes]. At 8 bits the grid of
-    the source, if given, is kept: the result is then exact but for the rounding
-    of its offsets. At 4 bits several shrunken ranges are tried, each with its
-    scale refitted by least squares, and the smallest squared error wins.
+    [out, blocks] and the packed zero points [out, bytes]. Where the grid of the
+    source is given and fits the bits, it is kept if that is nearer: exact but
+    for the rounding of its offsets.
     """
     rows, columns = weights.shape
     if columns % BLOCK:
@@ -250,41 +266,23 @@ def quantise(
     codes_out = np.empty((rows, per_row, BLOCK), dtype=np.uint8)
     scales_out = np.empty((rows, per_row), dtype=np.float32)
     zeros_out = np.empty((rows, per_row), dtype=np.uint8)
+    # A few million weights at once keep the temporaries small.
     at_once = max(1, (1 << 22) // columns)
     for start in range(0, rows, at_once):
-        part = weights[start : start + at_once]
-        blocks = part.reshape(-1, BLOCK)
-        codes, scale, zero = _fit(blocks, bits, 1.0)
-        if bits == 8 and grid is not None:
-            step, offset = (side[start : start + len(part)].reshape(-1) for side in grid)
-            fine, fine_zero, fits = _refine(blocks, step, offset)
-            # Rounding the offset moves a whole block together, by less than
-            # one code in 60 of its range; drop it where the plain fit is nearer.
-            kept = np.rint((blocks - offset[:, None]) / fine[:, None]) + np.rint(offset / fine)[:, None]
-            kept = np.clip(kept + fine_zero[:, None], 0, 255)
-            error = ((kept - fine_zero[:, None]) * fine[:, None] - blocks) ** 2
-            plain = ((codes - zero[:, None]) * scale[:, None] - blocks) ** 2
-            fits &= error.sum(axis=1) <= plain.sum(axis=1)
+        stop = min(start + at_once, rows)
+        blocks = weights[start:stop].reshape(-1, BLOCK)
+        codes, scale, zero = _search(blocks, bits) if bits == 4 else _fit(blocks, bits, 1.0)
+        if grid is not None:
+            step, offset = (side[start:stop].reshape(-1) for side in grid)
+            kept, kept_scale, kept_zero, fits = _refine(blocks, bits, step, offset)
+            error = (((kept - kept_zero[:, None]) * kept_scale[:, None] - blocks) ** 2).sum(axis=1)
+            plain = (((codes - zero[:, None]) * scale[:, None] - blocks) ** 2).sum(axis=1)
+            fits &= error <= plain
             codes = np.where(fits[:, None], kept, codes)
-            scale, zero = np.where(fits, fine, scale), np.where(fits, fine_zero, zero)
-        if bits == 4:
-            best = np.full(len(blocks), np.inf, dtype=np.float32)
-            for shrink in (1.0, 0.94, 0.88, 0.82, 0.76):
-                trial, trial_scale, trial_zero = _fit(blocks, bits, shrink)
-                centred = trial - trial_zero[:, None]
-                energy = (centred * centred).sum(axis=1)
-                refit = (centred * blocks).sum(axis=1) / np.maximum(energy, 1e-12)
-                trial_scale = np.where(refit > 0, refit, trial_scale).astype(np.float32)
-                error = ((centred * trial_scale[:, None] - blocks) ** 2).sum(axis=1)
-                better = error < best
-                best = np.where(better, error, best)
-                codes = np.where(better[:, None], trial, codes)
-                scale = np.where(better, trial_scale, scale)
-                zero = np.where(better, trial_zero, zero)
-        stop = start + len(part)
-        codes_out[start:stop] = codes.astype(np.uint8).reshape(len(part), per_row, BLOCK)
-        scales_out[start:stop] = scale.reshape(len(part), per_row)
-        zeros_out[start:stop] = zero.astype(np.uint8).reshape(len(part), per_row)
+            scale, zero = np.where(fits, kept_scale, scale), np.where(fits, kept_zero, zero)
+        codes_out[start:stop] = codes.astype(np.uint8).reshape(-1, per_row, BLOCK)
+        scales_out[start:stop] = scale.reshape(-1, per_row)
+        zeros_out[start:stop] = zero.astype(np.uint8).reshape(-1, per_row)
     if bits == 8:
         return codes_out, scales_out, zeros_out
     return _pack_nibbles(codes_out), scales_out, _pack_nibbles(zeros_out)

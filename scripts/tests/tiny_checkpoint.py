@@ -52,8 +52,15 @@ def byte_level_vocabulary(size: int) -> tuple[list[str], list[int], list[str]]:
     return tokens, kinds, merges
 
 
-def write(path: Path, architecture: str, seed: int, tiny: Tiny = Tiny(), vocab: int = 320) -> Path:
-    """Writes a checkpoint of `architecture` to `path` and returns `path`."""
+def write(
+    path: Path,
+    architecture: str,
+    seed: int,
+    tiny: Tiny = Tiny(),
+    vocab: int = 320,
+    kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+) -> Path:
+    """Writes a checkpoint of `architecture` with matrices of type `kind`; returns `path`."""
     random = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(str(path), architecture)
     writer.add_block_count(tiny.layers)
@@ -77,7 +84,8 @@ def write(path: Path, architecture: str, seed: int, tiny: Tiny = Tiny(), vocab: 
 
     def matrix(name: str, rows: int, columns: int, spread: float = 1.0) -> None:
         values = random.standard_normal((rows, columns)) * spread / np.sqrt(columns)
-        writer.add_tensor(f"{name}.weight", values.astype(np.float32))
+        data = gguf.quants.quantize(values.astype(np.float32), kind)
+        writer.add_tensor(f"{name}.weight", data, raw_dtype=kind)
 
     def gain(name: str, size: int) -> None:
         values = 1.0 + 0.2 * random.standard_normal(size)

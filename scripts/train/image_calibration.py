@@ -61,7 +61,7 @@ def resize(pixels: np.ndarray, size: int) -> np.ndarray:
     return values
 
 
-def pictures(tars: list[Path], most: int, seed: int) -> Iterator[tuple[str, str, bytes]]:
+def pictures(tars: list[Path], most: int | None, seed: int) -> Iterator[tuple[str, str, bytes]]:
     """Source, content hash and bytes of at most `most` pictures a source, chosen by seed."""
     members: dict[str, list[tuple[Path, str]]] = {}
     for tar in tars:
@@ -116,7 +116,7 @@ def main() -> int:
     parser.add_argument("--model", required=True, help="identifier, such as alpha-4o-mini")
     parser.add_argument("--onnx", type=Path, help="another file than the built one")
     parser.add_argument("--size", type=int, help="the side of its input, with --onnx")
-    parser.add_argument("--most", type=int, default=10**6, help="pictures a source (default: all)")
+    parser.add_argument("--most", type=int, help="pictures a source (default: all)")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=20)
     options = parser.parse_args()
@@ -158,6 +158,7 @@ def main() -> int:
         "operating_point": {"mass": threshold, "score": 0.5},
         "made_by": "scripts/train/image_calibration.py",
         "seed": options.seed,
+        "most_of_a_source": options.most,
         "report": {
             "pictures": int(report.sum()),
             "false_positive_rate": round(float((values[report] >= threshold).mean()), 4),

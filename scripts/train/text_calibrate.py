@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 import onnxruntime
@@ -169,7 +170,12 @@ def platt(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> tuple[
 
 def operating_point(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray, look_alikes: np.ndarray) -> float:
     """The F1-best logit among those that spare the look-alikes."""
-    floor = np.quantile(look_alikes, 1 - LOOK_ALIKE_LIMIT, method="higher") if len(look_alikes) else -np.inf
+    floor = -np.inf
+    if len(look_alikes):
+        # A few dozen look-alikes say little of their own tail; a normal
+        # distribution of the same spread says where more of them would lie.
+        tail = NormalDist(look_alikes.mean(), look_alikes.std() + 1e-9).inv_cdf(1 - LOOK_ALIKE_LIMIT)
+        floor = max(float(np.quantile(look_alikes, 1 - LOOK_ALIKE_LIMIT, method="higher")), tail)
     order = np.argsort(-scores, kind="stable")
     sorted_scores = scores[order]
     true = np.cumsum((weights * labels)[order])
@@ -231,12 +237,13 @@ def special_threshold(rows: list[Row], logits: np.ndarray) -> float:
     ]
     near = share[[i for i, r in enumerate(rows) if r.source == "authored/near_miss"]]
     best, least = 0.5, np.inf
+    # One near miss of a thin slice may be more than the limit already.
+    limit = max(LOST_STATEMENTS_LIMIT, 1 / len(near))
     for threshold in np.linspace(0.05, 0.95, 181):
-        lost = (near >= threshold).mean() + 3 * (statements >= threshold).mean()
-        missed = (special < threshold).mean()
+        lost, plain = (near >= threshold).mean(), (statements >= threshold).mean()
         # Ties go to the middle of the scale.
-        cost = lost + missed + 0.01 * abs(threshold - 0.5)
-        if lost > LOST_STATEMENTS_LIMIT:
+        cost = (special < threshold).mean() + lost + 2 * plain + 0.01 * abs(threshold - 0.5)
+        if lost > limit or plain > LOST_STATEMENTS_LIMIT / 3:
             cost += 0.5
         if cost < least:
             best, least = float(threshold), cost

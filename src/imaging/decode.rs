@@ -140,7 +140,11 @@ pub(super) fn flatten(mut picture: DynamicImage, orientation: Orientation) -> Re
 /// The picture over white and over black, or once where every pixel is opaque.
 pub(super) fn grounds(picture: &RgbaImage) -> Result<Vec<Frame>, ImageError> {
     let (width, height) = picture.dimensions();
-    let over = |ground: u8| frame(width, height, picture.pixels().flat_map(|pixel| blend(*pixel, ground)).collect());
+    let over = |ground: u8| {
+        let mut rgb = Vec::with_capacity(picture.as_raw().len() / 4 * 3);
+        picture.pixels().for_each(|pixel| rgb.extend_from_slice(&blend(*pixel, ground)));
+        frame(width, height, rgb)
+    };
     if picture.pixels().all(|Rgba([.., alpha])| *alpha == u8::MAX) {
         Ok(vec![over(0)?])
     } else {

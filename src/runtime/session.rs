@@ -29,7 +29,13 @@ impl Runtime {
     /// # Errors
     /// [`RuntimeError::Library`] when the file is missing, no ONNX Runtime, or too old.
     pub fn load(path: &Path, threads: usize) -> Result<Self, RuntimeError> {
-        RUNTIME.get_or_init(|| start(path, threads)).clone().map(|environment| Self { environment })
+        let environment = RUNTIME.get_or_init(|| {
+            // The binding panics over a library that is no ONNX Runtime or lacks the interface's version.
+            catch_unwind(|| start(path, threads)).unwrap_or_else(|_| {
+                Err(RuntimeError::Library(format!("{} is no ONNX Runtime of a fitting version", path.display())))
+            })
+        });
+        environment.clone().map(|environment| Self { environment })
     }
 
     /// Version and build of the library.

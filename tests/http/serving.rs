@@ -82,10 +82,11 @@ async fn a_connection_is_kept() {
     // Two at once are answered in order.
     let two = [text_request("hate=0.1"), text_request("hate=0.2")].concat();
     stream.write_all(two.as_bytes()).await.unwrap();
-    let mut both = answer(&mut stream).await;
-    while !both.contains("\"hate\":0.2") {
-        both.push_str(&answer(&mut stream).await);
+    let mut both = Vec::new();
+    while !String::from_utf8_lossy(&both).contains("\"hate\":0.2") {
+        assert!(stream.read_buf(&mut both).await.unwrap() > 0);
     }
+    let both = String::from_utf8_lossy(&both);
     assert!(both.find("\"hate\":0.1") < both.find("\"hate\":0.2"));
 }
 
