@@ -21,13 +21,13 @@ class Reference:
         """`embedding_from_head` embeds with `output.weight`, for a file that
         stores one tied table twice at two precisions."""
         reader = gguf.GGUFReader(str(path))
-        fields = {name: field.contents() for name, field in reader.fields.items()}
-        self.kind: str = fields["general.architecture"]
+        self.kind: str = reader.fields["general.architecture"].contents()
         if self.kind not in ("llama", "qwen2", "gemma3"):
             raise ValueError(f"no reference for the architecture '{self.kind}'")
 
         def field(name: str, default=None):
-            return fields.get(f"{self.kind}.{name}", default)
+            found = reader.fields.get(f"{self.kind}.{name}")
+            return default if found is None else found.contents()
 
         self.weights = {
             tensor.name: np.array(

@@ -163,14 +163,19 @@ def test_platt_scaling_finds_the_true_slope():
     assert scale == pytest.approx(0.5, abs=0.03) and bias == pytest.approx(-1, abs=0.06)
 
 
-def test_the_operating_point_is_f1_best_but_spares_look_alikes():
+def test_the_operating_point_is_f1_best_above_its_floor():
     scores = np.concatenate([np.linspace(2, 4, 100), np.linspace(-4, 1.9, 300)])
     labels = np.concatenate([np.ones(100), np.zeros(300)])
     ones = np.ones(400)
-    free = text_calibrate.operating_point(scores, labels, ones, np.array([]))
-    assert 1.8 < free < 2.1
-    alike = np.array([3.0] + [0.0] * 20)
-    assert text_calibrate.operating_point(scores, labels, ones, alike) > 3.0
+    assert 1.8 < text_calibrate.operating_point(scores, labels, ones, -np.inf) < 2.1
+    assert 3.0 < text_calibrate.operating_point(scores, labels, ones, 3.0) < 3.1
+
+
+def test_the_tail_of_a_few_values_is_not_their_maximum_alone():
+    values = np.random.default_rng(0).normal(size=20)
+    assert text_calibrate.tail(values, 0.03) >= values.mean() + 1.8 * values.std()
+    assert text_calibrate.tail(np.array([0.0] * 29 + [9.0]), 0.03) == 9.0
+    assert text_calibrate.tail(np.array([]), 0.03) == -np.inf
 
 
 def test_fitted_ranges_span_zero_and_clip_little():

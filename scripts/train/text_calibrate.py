@@ -35,9 +35,13 @@ WINDOW, STRIDE = 256, 192
 EXACT = {"attention": 16, "inner": 16, "gelu": 32}
 # Highest share of authored look-alikes that a category may flag at 0.5.
 LOOK_ALIKE_LIMIT = 0.03
+# The same for those of the category's own file alone.
+OWN_LOOK_ALIKE_LIMIT = 0.05
 LOST_STATEMENTS_LIMIT = 0.03
 # Sources whose defamation labels are insults, or made from templates.
 STAND_INS = ("civil-spans", "jigsaw-sample", "diasafety", "convabuse", "synthetic-defamation")
+# Chinese, of which the English vocabulary knows some characters and no words.
+UNREADABLE = ("cold-zh",)
 MAIN_SOURCES = {
     "sexual": ["automod-nsfw", "profanity-list", "ailuminate"],
     "hate": ["davidson", "stormfront", "hatexplain", "hatemoji-build", "civil-spans", "diasafety", "cold-zh", "ailuminate"],
@@ -168,14 +172,20 @@ def platt(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> tuple[
     return float(max(scale, 0.05)), float(bias)
 
 
-def operating_point(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray, look_alikes: np.ndarray) -> float:
-    """The F1-best logit among those that spare the look-alikes."""
-    floor = -np.inf
-    if len(look_alikes):
-        # A few dozen look-alikes say little of their own tail; a normal
-        # distribution of the same spread says where more of them would lie.
-        tail = NormalDist(look_alikes.mean(), look_alikes.std() + 1e-9).inv_cdf(1 - LOOK_ALIKE_LIMIT)
-        floor = max(float(np.quantile(look_alikes, 1 - LOOK_ALIKE_LIMIT, method="higher")), tail)
+def tail(values: np.ndarray, share: float) -> float:
+    """Where the highest `share` of the population behind a few values begins.
+
+    A few dozen say little of their own tail; a normal distribution of the same
+    spread says where more of them would lie.
+    """
+    if not len(values):
+        return -np.inf
+    normal = NormalDist(values.mean(), values.std() + 1e-9).inv_cdf(1 - share)
+    return max(float(np.quantile(values, 1 - share, method="higher")), normal)
+
+
+def operating_point(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray, floor: float) -> float:
+    """The F1-best logit above `floor`."""
     order = np.argsort(-scores, kind="stable")
     sorted_scores = scores[order]
     true = np.cumsum((weights * labels)[order])
@@ -213,12 +223,16 @@ def calibrate(rows: list[Row], logits: np.ndarray) -> list[dict[str, float]]:
     """Scale by likelihood; bias so that 0.5 is the operating point."""
     out = []
     for c in range(5):
-        at = pick(rows, c)
+        at = pick(rows, c, lambda row: row.source not in UNREADABLE)
         labels = np.array([rows[i].targets[c] for i in at])
         weights = even_weights([rows[i] for i in at], c)
         scale, _ = platt(logits[at, c], labels, weights)
-        alike = logits[pick(rows, c, lambda row, c=c: is_look_alike(row, c)), c]
-        point = operating_point(logits[at, c], labels, weights, alike)
+        alike = pick(rows, c, lambda row, c=c: is_look_alike(row, c))
+        # The category's own look-alikes are the hardest: they may not hide
+        # among the others.
+        own = np.array([i for i in alike if rows[i].source != "authored/benign_lookalikes"], dtype=int)
+        floor = max(tail(logits[alike, c], LOOK_ALIKE_LIMIT), tail(logits[own, c], OWN_LOOK_ALIKE_LIMIT))
+        point = operating_point(logits[at, c], labels, weights, floor)
         out.append({"scale": round(scale, 4), "bias": round(-scale * point, 4)})
     return out
 
@@ -290,7 +304,10 @@ def tables(rows: list[Row], scores: np.ndarray) -> Iterable[str]:
     labels, found = judged(inside, p, 4, lambda r: r.source not in STAND_INS)
     yield line("defamation without stand-ins", labels, found)
     real = metrics.auprc(labels, found)
-    yield f"\nMacro AUPRC {np.mean(ranks):.3f}; with defamation judged without stand-ins {np.mean([*ranks[:4], real]):.3f}.\n"
+    readable, known = judged(inside, p, 1, lambda r: r.source not in UNREADABLE)
+    yield line("hate without cold-zh (Chinese)", readable, known)
+    ranks[1] = metrics.auprc(readable, known)
+    yield f"\nMacro AUPRC (hate without cold-zh) {np.mean(ranks):.3f}; with defamation judged without stand-ins {np.mean([*ranks[:4], real]):.3f}.\n"
     yield "### By source (authored, and the main others)\n"
     yield HEADER.format("category, source")
     for c, category in enumerate(CATEGORIES):

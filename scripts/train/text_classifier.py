@@ -175,6 +175,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=90_000, help="texts drawn for tuning")
     parser.add_argument("--probe-rows", type=int, default=8_000, help="texts drawn for the heads alone")
     parser.add_argument("--probe-only", action="store_true", help="fit the heads, leave the encoder as published")
+    parser.add_argument("--start", type=Path, help="checkpoint.pt of an earlier run to go on from, with a new draw")
+    parser.add_argument("--focus", action="store_true", help="draw more of what text_data.FOCUS names")
     parser.add_argument("--rank", type=int, default=32)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=64)
@@ -211,7 +213,10 @@ def main() -> None:
 
     checkpoint = args.work / "checkpoint.pt"
     resumed = torch.load(checkpoint, weights_only=True) if checkpoint.exists() and not args.probe_only else None
-    if resumed is None:
+    if resumed is None and args.start:
+        model.load_state_dict(torch.load(args.start, weights_only=True)["model"])
+        log(f"start: {glance(model, look, look_ids)}")
+    elif resumed is None:
         sample = text_data.draw(rows, args.probe_rows, args.seed + 1)
         fit_heads(model, sample, tokenise(tokenizer, [r.text for r in sample], args.tokens, args.seed), log)
         log(f"probe: {glance(model, look, look_ids)}")
@@ -219,7 +224,7 @@ def main() -> None:
             write(args.out, lambda p: save_file(model.delta_tensors(with_encoder=False), str(p)))
             return
 
-    drawn = text_data.draw(rows, args.rows, args.seed)
+    drawn = text_data.draw(rows, args.rows, args.seed, args.focus)
     ids = tokenise(tokenizer, [r.text for r in drawn], args.tokens, args.seed)
     plan = batches([len(i) for i in ids], args.batch, args.seed)
     heads = [p for n, p in model.named_parameters() if n.startswith(("harm", "expressibility"))]
@@ -243,7 +248,7 @@ def main() -> None:
         optimiser.load_state_dict(resumed["optimiser"])
         done, spent = resumed["done"], resumed["spent"]
         log(f"resumed after {done} steps")
-    bound = {k: settings[k] for k in ("seed", "rows", "rank", "batch", "tokens", "rate", "minutes")}
+    bound = {k: settings[k] for k in ("seed", "rows", "rank", "batch", "tokens", "rate", "minutes", "start", "focus")}
     log(f"{len(drawn)} texts, {sum(map(len, ids))} tokens, {len(plan)} steps")
 
     running, since, clock, begun = 0.0, 0, time.monotonic(), time.monotonic() - spent

@@ -274,6 +274,24 @@ mod tests {
     }
 
     #[test]
+    fn every_failure_of_a_service_has_its_status_and_code() {
+        for (error, status, code) in [
+            (ServiceError::ModelNotInstalled, 501, "model_not_installed"),
+            (ServiceError::Overloaded { retry_after: Duration::ZERO }, 429, "overloaded"),
+            (ServiceError::Deadline, 500, "deadline_exceeded"),
+            (ServiceError::ShuttingDown, 500, "shutting_down"),
+            (ServiceError::GenerationRejected, 500, "generation_rejected"),
+            (ServiceError::UnsupportedImage, 400, "unsupported_image"),
+            (ServiceError::ImageTooLarge, 400, "image_too_large"),
+            (ServiceError::CorruptImage, 400, "corrupt_image"),
+            (ServiceError::Internal, 500, "internal_error"),
+        ] {
+            let facts = ApiError::from(error).facts();
+            assert_eq!((facts.status.as_u16(), facts.code), (status, code));
+        }
+    }
+
+    #[test]
     fn a_refusal_never_says_to_come_back_at_once() {
         let response = ApiError::Overloaded { retry_after: Duration::ZERO }.into_response();
         assert_eq!(response.headers()[header::RETRY_AFTER], "1");

@@ -119,3 +119,20 @@ fn concerns_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_client_that_left_is_passed_over_without_a_pause() {
+        for (kind, passed_over) in [
+            (io::ErrorKind::ConnectionAborted, true),
+            (io::ErrorKind::ConnectionReset, true),
+            (io::ErrorKind::OutOfMemory, false),
+            (io::ErrorKind::Other, false),
+        ] {
+            assert_eq!(concerns_one_connection(&kind.into()), passed_over, "{kind}");
+        }
+    }
+}

@@ -200,7 +200,7 @@ async fn provoke(path: &str, error: &str) -> Answer {
         }
         "overloaded" | "deadline_exceeded" => with(json!({})),
         "internal_error" if picture => with(json!({"image": pictures::encoded(&pictures::png(pictures::MAGENTA))})),
-        "internal_error" => with(json!({"text": "reader:panic"})),
+        "internal_error" => with(json!({"text": "reader:panic scribe:panic"})),
         "generation_rejected" => with(json!({"text": "scribe:empty"})),
         "model_not_installed.model" => with(json!({"model": "gamma-1.5-flash"})),
         other => panic!("no request is known that makes {other}"),

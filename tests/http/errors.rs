@@ -56,8 +56,10 @@ async fn a_wrong_method_is_405_and_names_the_right_one() {
     for path in OPERATIONS {
         for method in ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"] {
             let answer = server.send(bare(method.parse().unwrap(), path)).await;
-            assert_eq!(answer.header("allow"), Some("POST"), "{method} {path}");
-            answer.assert_error(405, "method_not_allowed");
+            assert_eq!((answer.status.as_u16(), answer.header("allow")), (405, Some("POST")), "{method} {path}");
+            if method != "HEAD" {
+                answer.assert_error(405, "method_not_allowed");
+            }
         }
     }
     for path in ["/livez", "/readyz", "/metrics", "/openapi.json", "/docs/"] {
