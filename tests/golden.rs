@@ -1,6 +1,7 @@
 //! Tests against the built models. They fail, not skip, when the models are missing: `make test` builds them first.
 //!
 //! `MODELS` limits them as it limits the set-up; without it every identifier with a catalogued model is expected.
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::{collections::BTreeMap, path::Path};
 

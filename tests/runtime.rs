@@ -1,4 +1,5 @@
 //! The real runtime over tiny graphs: batching and caching must not change what a model says.
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::{path::Path, sync::Arc};
 
@@ -43,7 +44,8 @@ fn a_text_scores_the_same_alone_and_padded_in_company() {
         let total: f32 = alone.expressibility.iter().sum();
         assert!((total - 1.0).abs() < 1e-5);
     }
-    assert_ne!(together[0].harm, together[1].harm, "the graph ignores its input");
+    let apart = |a: &TextOutput, b: &TextOutput| a.harm.iter().zip(b.harm).any(|(x, y)| (x - y).abs() > 1e-4);
+    assert!(apart(&together[0], &together[1]), "the graph ignores its input");
 }
 
 #[test]
@@ -153,12 +155,14 @@ fn a_text_cannot_close_its_own_turn() {
 fn a_picture_scores_the_same_alone_and_in_a_batch() {
     let mut classifier = ImageClassifier::open(&runtime(), &bundle("tiny-image")).unwrap();
     let pictures: Vec<Pixels> = [0.1_f32, 0.5, 0.9]
-        .map(|level| Pixels((0..8 * 8 * 3).map(|n| (level + n as f32 / 999.0).min(1.0)).collect::<Arc<[f32]>>()))
+        .map(|level| {
+            Pixels((0..8 * 8 * 3_u16).map(|n| (level + f32::from(n) / 999.0).min(1.0)).collect::<Arc<[f32]>>())
+        })
         .into();
     let together = classifier.run(&pictures).unwrap();
     for (picture, expected) in pictures.into_iter().zip(&together) {
         close(&classifier.run(&[picture]).unwrap(), &[*expected]);
     }
-    assert!(together.windows(2).any(|pair| pair[0] != pair[1]), "the graph ignores its input");
+    assert!(together.windows(2).any(|pair| (pair[0] - pair[1]).abs() > 1e-6), "the graph ignores its input");
     assert!(classifier.run(&[Pixels(vec![0.5; 12].into())]).is_err(), "a wrong size is refused");
 }

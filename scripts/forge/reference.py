@@ -64,20 +64,20 @@ class Reference:
     def _sees_window_only(self, layer: int) -> bool:
         return self.kind == "gemma3" and self.swa > 0 and layer % 6 != 5
 
-    def _rotate(self, x: np.ndarray, positions: np.ndarray, base: float) -> np.ndarray:
+    def _turn(self, positions: np.ndarray, base: float) -> np.ndarray:
+        """The rotation of each position and pair, as complex numbers [length, size / 2]."""
+        speed = 1.0 / base ** (np.arange(0, self.head_size, 2) / self.head_size)
+        return np.exp(1j * (positions[:, None] * speed[None, :])).astype(np.complex64)
+
+    def _rotate(self, x: np.ndarray, turn: np.ndarray) -> np.ndarray:
         """Rotates [heads, length, head_size] by position: pairs of neighbours in
         `llama` files, one from each half of the head in the others."""
-        size = self.head_size
-        speed = 1.0 / base ** (np.arange(0, size, 2) / size)
-        angle = positions[:, None] * speed[None, :]
-        turn = np.exp(1j * angle)
+        half = self.head_size // 2
         if self.kind == "llama":
             turned = (x[..., 0::2] + 1j * x[..., 1::2]) * turn
-            out = np.stack([turned.real, turned.imag], axis=-1).reshape(x.shape)
-        else:
-            turned = (x[..., : size // 2] + 1j * x[..., size // 2 :]) * turn
-            out = np.concatenate([turned.real, turned.imag], axis=-1)
-        return out.astype(np.float32)
+            return np.stack([turned.real, turned.imag], axis=-1).reshape(x.shape)
+        turned = (x[..., :half] + 1j * x[..., half:]) * turn
+        return np.concatenate([turned.real, turned.imag], axis=-1)
 
     def _attend(
         self, q: np.ndarray, k: np.ndarray, v: np.ndarray, positions: np.ndarray, layer: int
@@ -88,13 +88,12 @@ class Reference:
         if self._sees_window_only(layer):
             allowed &= positions[:, None] - keys[None, :] < self.swa
         group = self.n_heads // self.n_kv
-        heads = []
-        for head in range(self.n_heads):
-            scores = q[head] @ k[head // group].T / np.sqrt(np.float32(self.head_size))
-            scores = np.where(allowed, scores, -np.inf)
-            scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
-            heads.append(scores / scores.sum(axis=-1, keepdims=True) @ v[head // group])
-        return np.concatenate(heads, axis=-1)
+        k, v = np.repeat(k, group, axis=0), np.repeat(v, group, axis=0)
+        scores = q @ k.transpose(0, 2, 1) / np.sqrt(np.float32(self.head_size))
+        scores = np.where(allowed, scores, np.float32(-np.inf))
+        scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        mixed = scores / scores.sum(axis=-1, keepdims=True) @ v
+        return mixed.transpose(1, 0, 2).reshape(len(positions), -1)
 
     def forward(
         self, rows: list[list[int]], caches: list[list[tuple[np.ndarray, np.ndarray]]]
@@ -110,15 +109,20 @@ class Reference:
         x = self.weights["token_embd.weight"][np.concatenate(rows)]
         if self.kind == "gemma3":
             x = x * np.float32(np.sqrt(self.width))
+        lengths = [cache[0][0].shape[1] for cache in caches]
+        places = [np.arange(old, old + len(row)) for old, row in zip(lengths, rows)]
+        turns = {
+            base: [self._turn(positions, base) for positions in places]
+            for base in (self.base, self.swa_base)
+        }
         for layer in range(self.n_layers):
             name = f"blk.{layer}."
             h = self._rms(x, f"{name}attn_norm.weight")
             q, k, v = (self._linear(h, f"{name}attn_{part}") for part in "qkv")
             base = self.swa_base if self._sees_window_only(layer) else self.base
             mixed = np.empty((len(x), self.n_heads * self.head_size), dtype=np.float32)
-            for span, cache in zip(spans, caches):
+            for row, (span, cache) in enumerate(zip(spans, caches)):
                 old_k, old_v = cache[layer]
-                positions = np.arange(old_k.shape[1], old_k.shape[1] + span.stop - span.start)
 
                 def heads(values: np.ndarray, count: int) -> np.ndarray:
                     return values[span].reshape(-1, count, self.head_size).transpose(1, 0, 2)
@@ -127,12 +131,12 @@ class Reference:
                 if self.kind == "gemma3":
                     row_q = self._rms(row_q, f"{name}attn_q_norm.weight")
                     row_k = self._rms(row_k, f"{name}attn_k_norm.weight")
-                row_k = self._rotate(row_k, positions, base)
+                row_k = self._rotate(row_k, turns[base][row])
                 all_k = np.concatenate([old_k, row_k], axis=1)
                 all_v = np.concatenate([old_v, heads(v, self.n_kv)], axis=1)
                 cache[layer] = (all_k, all_v)
-                row_q = self._rotate(row_q, positions, base)
-                mixed[span] = self._attend(row_q, all_k, all_v, positions, layer)
+                row_q = self._rotate(row_q, turns[base][row])
+                mixed[span] = self._attend(row_q, all_k, all_v, places[row], layer)
             h = self._linear(mixed, f"{name}attn_output")
             if self.kind == "gemma3":
                 h = self._rms(h, f"{name}post_attention_norm.weight")

@@ -10,14 +10,12 @@ use crate::{
     access::{KeyStore, MemoryLimiter},
     config::{Config, LogFormat},
     http::{self, App, BodyLimits, ServeOptions},
-    lifecycle::{Drained, Lifecycle},
+    lifecycle::Lifecycle,
     registry::Registry,
     runtime::Runtime,
     telemetry::{Metrics, subscriber},
 };
 
-/// Time for background tasks to end after the last connection.
-const TASK_GRACE: Duration = Duration::from_secs(1);
 /// How often the key file is looked at.
 const KEY_RELOAD: Duration = Duration::from_secs(2);
 
@@ -69,10 +67,6 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
             grace: config.shutdown_grace,
         };
         http::serve(listener, http::router(app), options, lifecycle.clone()).await?;
-        // The grace went to the connections; what is left are our own tasks, which end at once.
-        if let Drained::Cut { tasks } = lifecycle.drain(TASK_GRACE).await {
-            tracing::warn!(tasks, "stopped with work unfinished");
-        }
         tracing::info!("stopped");
         Ok(())
     });

@@ -11,8 +11,8 @@ pub mod operation;
 pub mod text;
 pub mod usage;
 
-pub use expression::{Expressibility, Polarity, Prism};
 pub use self::image::{ImageBytes, ImageFieldError};
+pub use expression::{Expressibility, Polarity, Prism};
 pub use model_id::{ModelId, UnknownModel};
 pub use moderation::{Category, Scores, Threshold, ThresholdOutOfRange, Verdict};
 pub use operation::Operation;

@@ -16,7 +16,7 @@ pub enum Format {
 #[error("cannot start logging: {0}")]
 pub struct SubscriberError(String);
 
-/// Installs the subscriber once a process.
+/// Installs the subscriber, and a panic hook that logs through it, once a process.
 ///
 /// # Errors
 /// [`SubscriberError`] for a filter that does not parse, or a second call.
@@ -27,5 +27,11 @@ pub fn install(format: Format, filter: &str) -> Result<(), SubscriberError> {
         Format::Json => builder.json().flatten_event(true).with_current_span(true).with_span_list(false).try_init(),
         Format::Text => builder.with_ansi(false).try_init(),
     }
-    .map_err(|error| SubscriberError(error.to_string()))
+    .map_err(|error| SubscriberError(error.to_string()))?;
+    // A panic's message may quote what was being handled, so only its place is told.
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        tracing::error!(place, "panic");
+    }));
+    Ok(())
 }

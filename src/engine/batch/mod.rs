@@ -178,12 +178,12 @@ mod tests {
         let policy = BatchPolicy { budget: 1000, items: 8, wait: Duration::ZERO };
         let metrics = Metrics::new().unwrap().model("fake", "text");
         let options = BatchOptions { capacity, workers: 1, policy };
-        let batcher = Arc::new(Batcher::start("fake", options, &factory, &metrics).unwrap());
-        Bench { batcher, permits, batches, built, started }
+        let started_batcher = Batcher::start("fake", options, &factory, &metrics).unwrap();
+        Bench { batcher: Arc::new(started_batcher), permits, batches, built, started }
     }
 
     fn soon() -> Instant {
-        Instant::now() + Duration::from_secs(60)
+        Instant::now() + Duration::from_mins(1)
     }
 
     type Answer = tokio::task::JoinHandle<Result<Vec<usize>, EngineError>>;

@@ -70,7 +70,7 @@ fn nucleus(logits: &[f32], temperature: f32, top_p: f32, draw: f32) -> Option<u3
     candidates.get(nucleus - 1).and_then(|&(token, _)| u32::try_from(token).ok())
 }
 
-/// A number in `[0, 1)` from seed and step: the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+/// A number in `[0, 1)` from seed and step: the finaliser of `SplitMix64` (Steele, Lea, Flood 2014).
 fn uniform(seed: u64, step: usize) -> f32 {
     let mut z = seed.wrapping_add((step as u64).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn equal_seeds_draw_equal_tokens_and_other_seeds_differ() {
-        let logits: Vec<f32> = (0..100).map(|n| (n % 7) as f32).collect();
+        let logits: Vec<f32> = (0..100_u8).map(|n| f32::from(n % 7)).collect();
         let draw = |seed| -> Vec<_> {
             (0..32).map(|step| pick(&logits, Sampling::Nucleus { temperature: 1.0, top_p: 0.95, seed }, step)).collect()
         };

@@ -158,7 +158,7 @@ impl<D: Decode, R: Waiting> Scheduler<D, R> {
             }
             match sequence.finish {
                 Some(finish) => {
-                    progress.finished.push((sequence.reply, Generation { tokens: sequence.tokens, finish }))
+                    progress.finished.push((sequence.reply, Generation { tokens: sequence.tokens, finish }));
                 }
                 None => progress.gone.push(sequence.reply),
             }
