@@ -70,7 +70,7 @@ fn pictures(criterion: &mut Criterion) {
     let pixels = vec![Pixels(imaging::to_tensor(&frame, size).into())];
     let mut group = criterion.benchmark_group("pictures");
     group.bench_function("decode", |bench| {
-        bench.iter(|| imaging::decode(black_box(&bytes), &Limits::default()).unwrap())
+        bench.iter(|| imaging::decode(black_box(&bytes), &Limits::default()).unwrap());
     });
     group.bench_function("resize", |bench| bench.iter(|| imaging::to_tensor(black_box(&frame), size)));
     group.bench_function("classify", |bench| bench.iter(|| classifier.run(black_box(&pixels)).unwrap()));

@@ -66,7 +66,7 @@ struct GoldenPicture {
 /// Samples are `[row, column, red, green, blue]`.
 #[derive(Deserialize)]
 struct GoldenTensor {
-    samples: Vec<[f32; 5]>,
+    samples: Vec<(usize, usize, f32, f32, f32)>,
 }
 
 fn golden() -> Golden {
@@ -85,9 +85,9 @@ fn pixels_are_prepared_as_nsfwjs_prepares_them() {
         for (size, tensor) in picture.tensors {
             let size: u32 = size.parse().unwrap();
             let values = imaging::to_tensor(&frame, size);
-            for [row, column, rgb @ ..] in tensor.samples {
-                let at = (row as usize * size as usize + column as usize) * 3;
-                for (channel, expected) in rgb.into_iter().enumerate() {
+            for (row, column, red, green, blue) in tensor.samples {
+                let at = (row * size as usize + column) * 3;
+                for (channel, expected) in [red, green, blue].into_iter().enumerate() {
                     let found = values[at + channel];
                     assert!(
                         (found - expected).abs() < 1e-3,
