@@ -37,7 +37,7 @@ EXACT = {"attention": 16, "inner": 16, "gelu": 32}
 LOOK_ALIKE_LIMIT = 0.03
 # The same for those of the category's own file alone.
 OWN_LOOK_ALIKE_LIMIT = 0.05
-LOST_STATEMENTS_LIMIT = 0.03
+SPECIAL_WANTED, LOST_STATEMENTS_LIMIT = 0.97, 0.03
 # Sources whose defamation labels are insults, or made from templates.
 STAND_INS = ("civil-spans", "jigsaw-sample", "diasafety", "convabuse", "synthetic-defamation")
 # Chinese, of which the English vocabulary knows some characters and no words.
@@ -243,7 +243,11 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 def special_threshold(rows: list[Row], logits: np.ndarray) -> float:
-    """Least 1 - p(statement) of a special text, set between special and near misses."""
+    """Least 1 - p(statement) of a special text.
+
+    Where the wanted recognition and loss can be had together, they are; where
+    not, the threshold with the smallest sum of errors.
+    """
     share = 1 - softmax(logits)[:, 0]
     special = share[[i for i, r in enumerate(rows) if r.source == "authored/special"]]
     statements = share[
@@ -251,14 +255,12 @@ def special_threshold(rows: list[Row], logits: np.ndarray) -> float:
     ]
     near = share[[i for i, r in enumerate(rows) if r.source == "authored/near_miss"]]
     best, least = 0.5, np.inf
-    # One near miss of a thin slice may be more than the limit already.
-    limit = max(LOST_STATEMENTS_LIMIT, 1 / len(near))
     for threshold in np.linspace(0.05, 0.95, 181):
-        lost, plain = (near >= threshold).mean(), (statements >= threshold).mean()
+        found, lost, plain = ((x >= threshold).mean() for x in (special, near, statements))
         # Ties go to the middle of the scale.
-        cost = (special < threshold).mean() + lost + 2 * plain + 0.01 * abs(threshold - 0.5)
-        if lost > limit or plain > LOST_STATEMENTS_LIMIT / 3:
-            cost += 0.5
+        cost = 1 - found + lost + 2 * plain + 0.01 * abs(threshold - 0.5)
+        if found >= SPECIAL_WANTED and lost <= LOST_STATEMENTS_LIMIT:
+            cost -= 1
         if cost < least:
             best, least = float(threshold), cost
     return round(best, 3)

@@ -73,6 +73,35 @@ impl Expressibility {
     }
 }
 
+/// What a person in distress is answered: written with care beforehand, never generated. A small model may praise
+/// the thought or agree with it, and moderation of its output cannot be relied on to notice.
+pub mod care {
+    use super::Prism;
+    use crate::domain::{Category, Scores};
+
+    /// The self-harm score from which a text is taken for distress. Below the operating point of moderation, because
+    /// a caring answer to a harmless text costs less than a cheerful one to a person in danger.
+    pub const THRESHOLD: f64 = 0.3;
+
+    /// The reply.
+    pub const REPLY: &str = "What you are carrying sounds very heavy, and you do not have to carry it alone: please \
+                             tell someone you trust today, or call your local crisis line.";
+    /// The positive expression: hope, without cheer.
+    pub const POSITIVE: &str = "This is a very hard moment, and saying so is a first step towards help.";
+    /// The negative expression: sober, without any encouragement.
+    pub const NEGATIVE: &str = "This is a very hard moment, too heavy to be left alone with.";
+
+    /// Whether a text with these scores is answered with care instead of being expressed.
+    pub fn is_due(scores: Scores) -> bool {
+        scores.get(Category::SelfHarm) >= THRESHOLD
+    }
+
+    /// Both expressions.
+    pub fn prism() -> Prism {
+        Prism::Expressed { positive: POSITIVE.into(), negative: NEGATIVE.into() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,7 +12,7 @@ pub mod text;
 pub mod usage;
 
 pub use self::image::{ImageBytes, ImageFieldError};
-pub use expression::{Expressibility, Polarity, Prism};
+pub use expression::{Expressibility, Polarity, Prism, care};
 pub use model_id::{ModelId, UnknownModel};
 pub use moderation::{Category, Scores, Threshold, ThresholdOutOfRange, Verdict};
 pub use operation::Operation;

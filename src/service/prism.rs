@@ -7,7 +7,7 @@ use super::{
     writer::{Attempt, Task},
 };
 use crate::{
-    domain::{Expressibility, Polarity, Prism, Threshold, ValidText},
+    domain::{Expressibility, Polarity, Prism, Threshold, ValidText, care},
     telemetry::Metrics,
 };
 
@@ -33,6 +33,9 @@ pub(super) async fn express(
     deadline: Instant,
 ) -> Result<Prism, ServiceError> {
     let judgement = guardian.judge(text.as_str().to_owned(), deadline).await?;
+    if care::is_due(judgement.scores) {
+        return Ok(care::prism());
+    }
     if judgement.expressibility != Expressibility::Statement {
         return Ok(Prism::Inexpressible);
     }

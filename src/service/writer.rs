@@ -30,6 +30,8 @@ pub(super) const REPLY_CHARACTERS: usize = 200;
 
 /// Most tokens of an expression, however long the text: its length follows the text's up to here.
 const EXPRESSION_TOKENS: usize = 220;
+/// Most sentences of an expression.
+const EXPRESSION_SENTENCES: usize = 2;
 const REPLY_TOKENS: usize = 72;
 
 /// A generator behind its scheduler, with the prompts of its bundle.
@@ -142,9 +144,11 @@ impl Writer {
         let raw = self.tokenizer.decode(&generation.tokens)?;
         let line = first_line(&raw);
         Ok(match task {
-            Task::Express(_) if generation.finish == Finish::Length => whole_sentences(line).to_owned(),
-            Task::Express(_) => line.to_owned(),
-            Task::Reply => shorten(first_sentence(line), REPLY_CHARACTERS),
+            Task::Express(_) => {
+                let finished = if generation.finish == Finish::Length { whole_sentences(line) } else { line };
+                sentences(finished, EXPRESSION_SENTENCES).to_owned()
+            }
+            Task::Reply => shorten(sentences(line, 1), REPLY_CHARACTERS),
         })
     }
 }
@@ -201,9 +205,11 @@ fn sentence_ends(text: &str) -> impl Iterator<Item = usize> + '_ {
     })
 }
 
-fn first_sentence(text: &str) -> &str {
-    // "Dr. Lee" and "No. 5" end no sentence: a sentence of one or two short words is joined to the next.
-    let end = sentence_ends(text).find(|&end| text.get(..end).is_some_and(|head| head.chars().count() > 12));
+/// The first `count` sentences. A small model that does not stop repeats itself from there on.
+fn sentences(text: &str, count: usize) -> &str {
+    // "Dr. Lee" and "No. 5" end no sentence: a first sentence of a dozen characters is joined to the next.
+    let long_enough = |end: &usize| text.get(..*end).is_some_and(|head| head.chars().count() > 12);
+    let end = sentence_ends(text).filter(long_enough).nth(count - 1);
     end.and_then(|end| text.get(..end)).unwrap_or(text)
 }
 
@@ -236,7 +242,12 @@ mod tests {
 
     #[test]
     fn sentences_end_where_people_end_them() {
+        let first_sentence = |text| sentences(text, 1);
         assert_eq!(first_sentence("Well done, 3.5 stars! And more."), "Well done, 3.5 stars!");
+        assert_eq!(
+            sentences("It rained all day. We danced. We danced. We danced.", 2),
+            "It rained all day. We danced."
+        );
         assert_eq!(first_sentence("Dr. Lee will help you with this. Bye."), "Dr. Lee will help you with this.");
         assert_eq!(
             first_sentence("よく頑張りましたね、本当にすごいです。次も楽しみです。"),

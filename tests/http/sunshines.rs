@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::{SUNSHINES, Server};
+use crate::support::{PRISMS, SUNSHINES, Server};
 
 #[tokio::test]
 async fn a_reply_is_one_text() {
@@ -27,4 +27,24 @@ async fn no_acceptable_reply_is_an_error() {
     for text in ["scribe:empty", "scribe:harm"] {
         server.post(SUNSHINES, &json!({"text": text})).await.assert_error(500, "generation_rejected");
     }
+}
+
+#[tokio::test]
+async fn a_person_in_distress_gets_care_and_nothing_that_was_generated() {
+    let server = Server::new();
+    for score in ["0.3", "0.9"] {
+        let text = format!("self_harm={score} scribe:panic");
+        let answer = server.post(SUNSHINES, &json!({"text": text})).await;
+        answer.assert_ok();
+        let reply = answer.json()["text"].as_str().unwrap().to_owned();
+        assert!(reply.contains("someone you trust") && reply.contains("crisis line"), "{reply}");
+        assert!(reply.chars().count() <= 200);
+
+        let answer = server.post(PRISMS, &json!({"text": text})).await;
+        answer.assert_ok();
+        assert!(answer.json()["positive"].as_str().unwrap().contains("towards help"));
+        assert!(answer.json()["negative"].as_str().unwrap().contains("hard moment"));
+    }
+    let answer = server.post(SUNSHINES, &json!({"text": "self_harm=0.2"})).await;
+    assert!(answer.json()["text"].as_str().unwrap().starts_with("Well said"));
 }
