@@ -74,7 +74,12 @@ def merge(base: Mapping[str, np.ndarray], delta: Mapping[str, np.ndarray]) -> Te
         value = np.asarray(value, np.float32)
         stem, _, kind = name.rpartition(".")
         if kind == "lora_a":
-            change = np.asarray(delta[f"{stem}.lora_b"], np.float32) @ value
+            other = delta.get(f"{stem}.lora_b")
+            if other is None or other.shape[1:] != value.shape[:1]:
+                raise ValueError(f"The delta has {name} without its lora_b, or of another rank: export it again.")
+            # Half-precision factors have exact sums of products in double
+            # precision, so the order in which a machine adds does not show.
+            change = (other.astype(np.float64) @ value.astype(np.float64)).astype(np.float32)
         elif kind == "lora_b":
             if f"{stem}.lora_a" not in delta:
                 raise ValueError(f"The delta has {name} without its lora_a: export it again.")
@@ -121,6 +126,8 @@ def plain_tokenizer(path: Path) -> bytes:
 
 def quantised(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """A weight [in, out] as int8 within the limit, with one scale per output."""
+    # Row by row in memory, sums over axis 0 have one order on every machine.
+    weight = np.ascontiguousarray(weight)
     scale = np.maximum(np.abs(weight).max(axis=0), 1e-8) / WEIGHT_LIMIT
     # The largest weight of an output need not survive whole: of a few smaller
     # scales, each output takes the one that loses least.

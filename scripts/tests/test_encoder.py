@@ -180,6 +180,7 @@ def test_merging_adds_low_rank_products_and_plain_deltas(noise, delta):
         ({"encoder.layer.9.output.dense.bias.delta": np.zeros(384)}, "does not fit the base"),
         ({"harm.weight": np.zeros((4, 384))}, "no harm head"),
         ({"encoder.layer.0.output.dense.weight.lora_b": np.zeros((384, 2))}, "without its lora_a"),
+        ({"encoder.layer.2.intermediate.dense.weight.lora_b": np.zeros((1536, 3))}, "of another rank"),
     ],
 )
 def test_a_delta_of_another_model_is_refused(noise, delta, change, said):
@@ -409,5 +410,6 @@ def test_built_model_knows_what_cannot_be_expressed(built, golden_scores):
         "threshold"
     ]
     known = np.array([item["kind"] != "statement" for item in golden])
-    assert (special[known] >= threshold).mean() > 0.9
+    assert known.sum() >= 40
+    assert (special[known] >= threshold).mean() > 0.8
     assert (special[~known] >= threshold).mean() < 0.05
