@@ -49,8 +49,8 @@ impl From<Prism> for PrismAnswer {
     responses(
         (status = 200, description = "Both expressions.", body = PrismAnswer, examples(
             ("expressed" = (value = json!({
-                "positive": "Friday gives everyone more time to prepare for the meeting.",
-                "negative": "The meeting was pushed back to Friday, which upsets everyone's plans.",
+                "positive": "The meeting was moved to Friday, and I'll be back in time.",
+                "negative": "The meeting was moved to Friday, and I'm worried about the future.",
             }))),
             ("inexpressible" = (summary = "Nothing to express", value = json!({
                 "positive": "false",

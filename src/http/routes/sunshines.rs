@@ -31,7 +31,9 @@ pub(in crate::http) struct SunshineAnswer {
     )),
     responses(
         (status = 200, description = "The reply.", body = SunshineAnswer, examples(
-            ("reply" = (value = json!({"text": "You have prepared for this, and tomorrow you can show it."}))),
+            ("reply" = (value = json!({
+                "text": "You're nervous about your exam, but you're still confident in your ability to do well.",
+            }))),
         )),
         GenerationErrors,
     ),
