@@ -39,9 +39,9 @@ impl Category {
 pub struct Scores([f64; 5]);
 
 impl Scores {
-    /// Rounds and clamps raw probabilities. A value that is not a number counts as 0.
+    /// Rounds and clamps raw probabilities. A value that is not a number counts as 1: nothing passes because of a fault.
     pub fn new(raw: [f32; 5]) -> Self {
-        Self(raw.map(|p| if p.is_nan() { 0.0 } else { (f64::from(p).clamp(0.0, 1.0) * 1e4).round() / 1e4 }))
+        Self(raw.map(|p| if p.is_nan() { 1.0 } else { (f64::from(p).clamp(0.0, 1.0) * 1e4).round() / 1e4 }))
     }
 
     /// The score of one category.
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn scores_stay_in_range_and_combine_by_the_higher() {
         let wild = Scores::new([f32::NAN, -1.0, 2.0, 0.3, 0.4]);
-        assert_eq!(wild, Scores::new([0.0, 0.0, 1.0, 0.3, 0.4]));
-        assert_eq!(wild.max(Scores::new([0.2, 0.1, 0.9, 0.1, 0.6])), Scores::new([0.2, 0.1, 1.0, 0.3, 0.6]));
+        assert_eq!(wild, Scores::new([1.0, 0.0, 1.0, 0.3, 0.4]));
+        assert_eq!(wild.max(Scores::new([0.2, 0.1, 0.9, 0.1, 0.6])), Scores::new([1.0, 0.1, 1.0, 0.3, 0.6]));
     }
 }

@@ -2,7 +2,7 @@
 
 use ort::{session::Session, value::Tensor};
 
-use super::{Forward, Runtime, RuntimeError, sigmoid};
+use super::{Forward, Runtime, RuntimeError, finite, sigmoid};
 use crate::registry::{Bundle, manifest::TextClassifierSpec};
 
 /// One window of a text: token ids with the opening and closing token.
@@ -82,8 +82,8 @@ impl Forward for TextClassifier {
         let head = |name: &str| outputs.get(name).ok_or_else(|| RuntimeError::Shape(format!("no output {name}")));
         let (_, harm) = head("harm")?.try_extract_tensor::<f32>()?;
         let (_, expressibility) = head("expressibility")?.try_extract_tensor::<f32>()?;
-        let harm = harm.to_vec();
-        let expressibility = expressibility.to_vec();
+        let harm = finite(harm)?.to_vec();
+        let expressibility = finite(expressibility)?.to_vec();
         drop(outputs);
         let answers: Option<Vec<TextOutput>> = harm
             .chunks(5)
@@ -107,6 +107,12 @@ fn softmax(logits: [f32; 5]) -> [f32; 5] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_that_is_no_number_is_a_failure_not_a_low_score() {
+        assert!(finite(&[0.1, f32::NAN]).is_err() && finite(&[f32::INFINITY]).is_err());
+        assert!(finite(&[0.1, -3.0]).is_ok());
+    }
 
     #[test]
     fn softmax_survives_large_logits() {

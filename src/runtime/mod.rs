@@ -95,6 +95,15 @@ impl From<ort::Error> for RuntimeError {
     }
 }
 
+/// Refuses an answer with a value that is not a number: a score made from it could let anything pass.
+fn finite(values: &[f32]) -> Result<&[f32], RuntimeError> {
+    if values.iter().all(|value| value.is_finite()) {
+        Ok(values)
+    } else {
+        Err(RuntimeError::Inference("the model answered with a value that is not a number".into()))
+    }
+}
+
 /// 1 / (1 + e^-x).
 fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ort::{session::Session, value::Tensor};
 
-use super::{Forward, Runtime, RuntimeError, sigmoid};
+use super::{Forward, Runtime, RuntimeError, finite, sigmoid};
 use crate::registry::{Bundle, manifest::ImageClassifierSpec};
 
 /// A picture as the graph wants it: RGB in 0..1, `[size, size, 3]`.
@@ -49,7 +49,7 @@ impl ImageClassifier {
         ])?;
         let output = outputs.get("probabilities").ok_or_else(|| RuntimeError::Shape("no probabilities".into()))?;
         let (_, values) = output.try_extract_tensor::<f32>()?;
-        let answers: Vec<[f32; 5]> = values.chunks(5).filter_map(|row| row.try_into().ok()).collect();
+        let answers: Vec<[f32; 5]> = finite(values)?.chunks(5).filter_map(|row| row.try_into().ok()).collect();
         if answers.len() == batch.len() {
             Ok(answers)
         } else {
