@@ -12,10 +12,7 @@ use std::{
 };
 
 use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::{
-    sync::CancellationToken,
-    task::{TaskTracker, task_tracker::TaskTrackerToken},
-};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// How long tasks get to notice a hard stop.
 const LAST_MOMENTS: Duration = Duration::from_secs(1);
@@ -75,11 +72,6 @@ impl Lifecycle {
         F: Future<Output: Send> + Send + 'static,
     {
         self.tasks.spawn(task)
-    }
-
-    /// A guard for work that is no task of its own (a connection, a worker thread): a drain waits until it drops.
-    pub fn track(&self) -> TaskTrackerToken {
-        self.tasks.token()
     }
 
     /// Listens to SIGTERM and SIGINT from this call on. The returned future, to be spawned, turns the first signal
@@ -169,11 +161,7 @@ mod tests {
     async fn a_drain_ends_when_the_work_does() {
         let lifecycle = Lifecycle::new();
         lifecycle.spawn(tokio::time::sleep(Duration::from_secs(3)));
-        let guard = lifecycle.track();
-        tokio::spawn(async move {
-            tokio::time::sleep(Duration::from_secs(7)).await;
-            drop(guard);
-        });
+        lifecycle.spawn(tokio::time::sleep(Duration::from_secs(7)));
         let start = Instant::now();
         assert_eq!(lifecycle.drain(GRACE).await, Drained::Finished);
         assert_eq!(start.elapsed().as_secs(), 7);

@@ -155,10 +155,12 @@ fn hostile_files_cost_little() {
         if !name.starts_with("bomb-") && expected["error"].is_null() {
             continue;
         }
-        let (_, peak, elapsed) = measured(&bytes, &Limits::default());
+        let runs: Vec<_> = (0..5).map(|_| measured(&bytes, &Limits::default())).collect();
+        let peak = runs.iter().map(|(_, peak, _)| *peak).max().expect("it ran");
         assert!(peak <= 50 * MIB, "{name} took {} MiB", peak / MIB);
-        // The goal is 100 ms; ten times that leaves room for a busy machine.
-        assert!(elapsed < Duration::from_secs(1), "{name} took {elapsed:?}");
+        // The best of a few runs: what the file costs, not what else the machine was doing.
+        let elapsed = runs.iter().map(|(.., elapsed)| *elapsed).min().expect("it ran");
+        assert!(elapsed < Duration::from_millis(100), "{name} took {elapsed:?}");
     }
 }
 

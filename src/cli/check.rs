@@ -70,11 +70,17 @@ pub(super) fn run(config: Result<Config, ConfigError>) -> anyhow::Result<ExitCod
     Ok(if report.0.iter().all(|finding| finding.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Whether there is a key; an error where `serve` would refuse to start.
+fn usable_keys(config: &Config) -> anyhow::Result<bool> {
+    let keys = KeyStore::open(Some(&config.keys_file), config.api_key.clone(), config.usage_limit)?;
+    config.require_key_for_public_listen(keys.is_empty())?;
+    Ok(!keys.is_empty())
+}
+
 fn examine(config: &Config, report: &mut Report) {
-    let keys = KeyStore::open(Some(&config.keys_file), config.api_key.clone(), config.usage_limit);
-    report.add("keys", keys, |keys| {
+    report.add("keys", usable_keys(config), |usable| {
         let none = "none yet; run `dichroic keys create` or set DICHROIC_API_KEY";
-        if keys.is_empty() { none.into() } else { "at least one usable key".into() }
+        if *usable { "at least one usable key".into() } else { none.into() }
     });
     let runtime = report.add("runtime", Runtime::load(&config.runtime_library, config.threads.get()), |runtime| {
         format!("{} threads, {}", config.threads, runtime.build_info())

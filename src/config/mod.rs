@@ -129,7 +129,7 @@ pub struct Config {
     pub request_timeout: Duration,
     /// Time to finish requests under way.
     pub shutdown_grace: Duration,
-    /// Texts that may wait for classification.
+    /// Text windows that may wait for classification.
     pub text_queue: usize,
     /// Most tokens in a batch, padding counted.
     pub batch_tokens: usize,

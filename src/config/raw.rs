@@ -171,7 +171,7 @@ pub struct ServeFlags {
     /// [default: 25000] [env: DICHROIC_SHUTDOWN_GRACE_MS]
     #[arg(long, value_name = "MS")]
     pub shutdown_grace_ms: Option<u64>,
-    /// Texts that may wait for classification before requests are refused with 429
+    /// Text windows that may wait for classification before requests are refused with 429
     /// [default: 1024] [env: DICHROIC_TEXT_QUEUE]
     #[arg(long, value_name = "N")]
     pub text_queue: Option<u64>,

@@ -56,6 +56,7 @@ impl<T> Inbox<T> {
         Held { inbox: self, guard: self.lock() }
     }
 
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.lock().queue.len()
     }

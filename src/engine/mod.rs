@@ -7,6 +7,7 @@
 pub mod batch;
 pub mod generate;
 mod inbox;
+mod pulse;
 
 use std::sync::Arc;
 

@@ -47,9 +47,9 @@ struct ModelReport {
     /// `generator`, `text` or `image`.
     #[schema(example = "text")]
     component: &'static str,
-    /// Whether its last canary inference succeeded.
+    /// Whether it has answered within the last seconds, a request or a canary inference.
     ready: bool,
-    /// The hash of the model's file.
+    /// The hash of the model's manifest, which holds those of its files.
     sha256: String,
     /// What it runs on.
     #[schema(example = "cpu")]
@@ -76,7 +76,8 @@ pub(super) async fn livez() -> Json<Liveness> {
     Json(Liveness { status: "alive" })
 }
 
-/// Ready means: every installed model is loaded and has passed a canary inference, and the server is not stopping.
+/// Ready means: every installed model is loaded and has just answered a request or a canary inference, and the server is not
+/// stopping.
 #[utoipa::path(
     get,
     path = "/readyz",

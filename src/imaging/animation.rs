@@ -8,7 +8,7 @@
 use std::{io::Cursor, num::NonZeroU64};
 
 use image::{
-    AnimationDecoder, DynamicImage, ImageDecoder as _, RgbaImage,
+    AnimationDecoder, DynamicImage, ImageDecoder, RgbaImage,
     codecs::{png::PngDecoder, webp::WebPDecoder},
     metadata::Orientation,
 };
@@ -47,10 +47,7 @@ pub(super) fn png(
     most: usize,
     limits: &Limits,
 ) -> Result<Vec<Frame>, ImageError> {
-    prepare(&mut decoder, limits)?;
-    let canvas = area(decoder.dimensions());
-    afford(frames, canvas.saturating_mul(frames as u64), limits)?;
-    let orientation = orientation(&mut decoder);
+    let (canvas, orientation) = begin(&mut decoder, frames, limits)?;
     sampled(decoder.apng()?, &moments(frames, most, canvas, limits), orientation)
 }
 
@@ -59,11 +56,16 @@ pub(super) fn webp(
     frames: usize,
     limits: &Limits,
 ) -> Result<Vec<Frame>, ImageError> {
-    prepare(&mut decoder, limits)?;
+    let (canvas, orientation) = begin(&mut decoder, frames, limits)?;
+    sampled(decoder, &moments(frames, limits.max_frames, canvas, limits), orientation)
+}
+
+/// Checks what every frame over the whole canvas would cost; answers the canvas's pixels and which way is up.
+fn begin(decoder: &mut impl ImageDecoder, frames: usize, limits: &Limits) -> Result<(u64, Orientation), ImageError> {
+    prepare(decoder, limits)?;
     let canvas = area(decoder.dimensions());
     afford(frames, canvas.saturating_mul(frames as u64), limits)?;
-    let orientation = orientation(&mut decoder);
-    sampled(decoder, &moments(frames, limits.max_frames, canvas, limits), orientation)
+    Ok((canvas, orientation(decoder)))
 }
 
 fn area((width, height): (u32, u32)) -> u64 {

@@ -34,14 +34,6 @@ impl Default for Limits {
     }
 }
 
-/// For the message to a caller whose picture was [`ImageError::TooLarge`].
-impl fmt::Display for Limits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { max_pixels, max_side, max_bytes, .. } = self;
-        write!(f, "{max_bytes} bytes, {max_pixels} pixels and {max_side} pixels a side")
-    }
-}
-
 /// An upright picture, 8 bits a channel, without transparency.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Frame {

@@ -37,6 +37,10 @@ impl ImageGuardian {
         &self.digest
     }
 
+    pub(super) fn answered_within(&self, span: Duration) -> bool {
+        self.batcher.answered_within(span)
+    }
+
     /// Scores a picture. The permit is held until the picture is decoded, also when the caller has left.
     pub(super) async fn judge(
         &self,
@@ -49,10 +53,10 @@ impl ImageGuardian {
     }
 
     /// Scores a plain grey picture: proof that the model answers.
-    pub(super) async fn probe(&self, time: Duration) -> Result<Scores, ServiceError> {
+    pub(super) async fn probe(&self, time: Duration) -> Result<(), ServiceError> {
         let side = usize::try_from(self.size).unwrap_or(0);
         let grey = Pixels(vec![0.5; side * side * 3].into());
-        self.score(vec![grey], Instant::now() + time).await
+        self.score(vec![grey], Instant::now() + time).await.map(drop)
     }
 
     async fn prepare(&self, image: ImageBytes, permit: OwnedSemaphorePermit) -> Result<Vec<Pixels>, ServiceError> {

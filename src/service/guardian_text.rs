@@ -1,6 +1,9 @@
 //! Text moderation: every window of a text, the highest score a category wins.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::ServiceError;
 use crate::{
@@ -40,6 +43,15 @@ impl TextGuardian {
 
     pub(super) fn digest(&self) -> &str {
         &self.digest
+    }
+
+    pub(super) fn answered_within(&self, span: Duration) -> bool {
+        self.batcher.answered_within(span)
+    }
+
+    /// Classifies a word: proof that the model answers.
+    pub(super) async fn probe(&self, time: Duration) -> Result<(), ServiceError> {
+        self.judge("ready".into(), Instant::now() + time).await.map(drop)
     }
 
     /// Classifies a text of any length.

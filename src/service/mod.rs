@@ -176,7 +176,7 @@ impl Services {
         Ok(self.verdict(Operation::GuardianImage, threshold.judge(scores)))
     }
 
-    /// Whether every installed model answers, from a canary inference that is at most a few seconds old.
+    /// Whether every installed model answers, by work or a canary inference that is at most a few seconds old.
     pub async fn readiness(&self) -> Readiness {
         self.readiness.check(&self.models).await
     }

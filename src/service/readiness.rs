@@ -1,4 +1,4 @@
-//! Readiness by proof: one canary inference a model, not a flag set at the start.
+//! Readiness by proof: real work that a model has just done, or else one canary inference; not a flag set at the start.
 
 use std::{
     collections::BTreeMap,
@@ -11,10 +11,10 @@ use tokio::sync::Mutex;
 use super::{Models, ServiceError};
 use crate::domain::ModelId;
 
-/// How long a canary's result holds: probes come often and must cost little.
+/// How long a success counts as proof: probes come often and must cost little, and on a busy server they must not wait
+/// in the queues of the very models that prove themselves by the work.
 const FRESH: Duration = Duration::from_secs(10);
-/// Time a canary may take. A busy queue delays it without making the model unfit, and the first one of a generator
-/// computes its prompt prefixes.
+/// Time a canary may take: the first one of a generator computes its prompt prefixes.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The state of every installed model.
@@ -33,7 +33,7 @@ pub struct ModelStatus {
     pub id: ModelId,
     /// `generator`, `text` or `image`.
     pub component: &'static str,
-    /// Whether its last canary was answered.
+    /// Whether it has answered of late.
     pub ready: bool,
     /// SHA-256 of its manifest.
     pub sha256: String,
@@ -67,14 +67,16 @@ impl Probe {
                 device: "cpu",
             };
             if let Some(writer) = &models.writer {
-                statuses.push(status("generator", writer.digest(), writer.probe(PATIENCE).await));
+                let answer = if writer.answered_within(FRESH) { Ok(()) } else { writer.probe(PATIENCE).await };
+                statuses.push(status("generator", writer.digest(), answer));
             }
             if let Some(text) = &models.text {
-                let answer = text.judge("ready".into(), Instant::now() + PATIENCE).await;
-                statuses.push(status("text", text.digest(), answer.map(|_| ())));
+                let answer = if text.answered_within(FRESH) { Ok(()) } else { text.probe(PATIENCE).await };
+                statuses.push(status("text", text.digest(), answer));
             }
             if let Some(image) = &models.image {
-                statuses.push(status("image", image.digest(), image.probe(PATIENCE).await.map(|_| ())));
+                let answer = if image.answered_within(FRESH) { Ok(()) } else { image.probe(PATIENCE).await };
+                statuses.push(status("image", image.digest(), answer));
             }
         }
         let ready = !statuses.is_empty() && statuses.iter().all(|status| status.ready);

@@ -70,6 +70,10 @@ impl Writer {
         &self.digest
     }
 
+    pub(super) fn answered_within(&self, span: Duration) -> bool {
+        self.generator.answered_within(span)
+    }
+
     /// Generates all tasks as rows of one batch and answers the cleaned texts in order.
     pub(super) async fn write(
         &self,

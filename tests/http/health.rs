@@ -43,6 +43,19 @@ async fn ready_lists_every_component() {
 }
 
 #[tokio::test]
+async fn a_model_that_has_just_worked_is_ready_without_a_canary() {
+    let server = Server::new();
+    server.post(GUARD_TEXT, &sound(GUARD_TEXT)).await.assert_ok();
+    server.get("/readyz").await.assert_ok();
+    let metrics = server.get("/metrics").await;
+    for (component, batches) in [("text", 1), ("image", 1)] {
+        // The text classifier's one batch is the request, the image classifier's one is its canary.
+        let line = format!("dichroic_batch_size_count{{component=\"{component}\",model=\"double\"}} {batches}");
+        assert!(metrics.text().lines().any(|found| found == line), "no {line} in\n{}", metrics.text());
+    }
+}
+
+#[tokio::test]
 async fn not_ready_while_stopping() {
     let server = Server::new();
     server.lifecycle.soft().cancel();

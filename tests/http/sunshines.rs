@@ -30,6 +30,37 @@ async fn no_acceptable_reply_is_an_error() {
 }
 
 #[tokio::test]
+async fn a_flagged_answer_is_made_again_and_a_good_one_is_given_if_there_is_one() {
+    let server = Server::new();
+    let mut given = 0;
+    // The seeds of the second try come from the text, so some texts have luck and some have not, always the same.
+    for number in 0..8 {
+        let body = json!({"text": format!("scribe:torn {number}")});
+        let answer = server.post(SUNSHINES, &body).await;
+        if answer.status == 200 {
+            assert_eq!(answer.json()["text"], "Well said in 13 characters.");
+            given += 1;
+        } else {
+            answer.assert_error(500, "generation_rejected");
+        }
+        assert_eq!(server.post(SUNSHINES, &body).await.status, answer.status);
+    }
+    assert!((3..8).contains(&given), "{given} of 8; each has two tries at about a half");
+    assert_eq!(server.metrics.regenerated.with_label_values(&["unfit"]).get(), 16);
+}
+
+#[tokio::test]
+async fn an_answer_that_repeats_the_text_is_made_again_and_given_only_for_want_of_a_better_one() {
+    let server = Server::new();
+    let answer = server.post(SUNSHINES, &json!({"text": "scribe:echo"})).await;
+    answer.assert_ok();
+    assert_eq!(answer.json()["text"], "scribe:echo");
+    assert_eq!(server.metrics.regenerated.with_label_values(&["copy"]).get(), 1);
+    server.post(SUNSHINES, &json!({"text": "plain"})).await.assert_ok();
+    assert_eq!(server.metrics.regenerated.with_label_values(&["copy"]).get(), 1, "a good answer is made once");
+}
+
+#[tokio::test]
 async fn a_person_in_distress_gets_care_and_nothing_that_was_generated() {
     let server = Server::new();
     for score in ["0.3", "0.9"] {

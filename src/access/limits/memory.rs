@@ -65,7 +65,8 @@ impl<C: Clock + Clone> MemoryLimiter<C> {
 
     /// Counts one request. Synchronous, for callers that need no shared limiter.
     pub fn decide(&self, caller: &Caller) -> LimitDecision {
-        let limit = caller.limit();
+        // A burst of 0 would refuse everything; the nearest limit that means something is 1.
+        let limit = UsageLimit { burst: caller.limit().burst.max(1), ..caller.limit() };
         let Some(per_minute) = NonZeroU32::new(limit.per_minute) else { return LimitDecision::Unlimited };
         let now = self.clock.now();
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
@@ -82,11 +83,9 @@ impl<C: Clock + Clone> MemoryLimiter<C> {
     }
 
     fn bucket(&self, limit: UsageLimit, per_minute: NonZeroU32, now: C::Instant) -> Bucket<C> {
-        // A burst of 0 would refuse everything; the nearest limit that means something is 1.
         let burst = NonZeroU32::new(limit.burst).unwrap_or(NonZeroU32::MIN);
         let quota = Quota::per_minute(per_minute).allow_burst(burst);
         let governor = RateLimiter::direct_with_clock(quota, self.clock.clone()).with_middleware();
-        let limit = UsageLimit { burst: burst.get(), ..limit };
         Bucket { limit, interval: quota.replenish_interval(), governor, full_at: now }
     }
 
@@ -180,6 +179,14 @@ mod tests {
         assert_eq!(limiter.decide(&caller), LimitDecision::Refused { limit, retry_after: reset });
         clock.advance(reset);
         assert!(allowed(limiter.decide(&caller)));
+    }
+
+    #[test]
+    fn a_burst_of_zero_is_one_and_not_a_fresh_bucket_each_time() {
+        let (limiter, _clock) = limiter(8);
+        let caller = Caller::for_test("a", UsageLimit { per_minute: 60, burst: 0 });
+        assert!(allowed(limiter.decide(&caller)));
+        assert!(!allowed(limiter.decide(&caller)));
     }
 
     #[test]

@@ -6,13 +6,17 @@
 mod policy;
 mod worker;
 
-use std::{sync::Arc, thread::JoinHandle, time::Instant};
+use std::{
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
 
 use tokio::sync::oneshot;
 
 pub use policy::BatchPolicy;
 
-use super::{EngineError, Factory, inbox::Inbox};
+use super::{EngineError, Factory, inbox::Inbox, pulse::Pulse};
 use crate::{
     runtime::{Forward, RuntimeError},
     telemetry::ModelMetrics,
@@ -33,6 +37,7 @@ pub struct BatchOptions {
 pub struct Batcher<I, O> {
     inbox: Arc<Inbox<Job<I, O>>>,
     cost: fn(&I) -> usize,
+    pulse: Arc<Pulse>,
     workers: Vec<JoinHandle<()>>,
 }
 
@@ -57,12 +62,14 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
         metrics: &ModelMetrics,
     ) -> Result<Self, RuntimeError> {
         let inbox = Arc::new(Inbox::new(options.capacity));
+        let pulse = Arc::new(Pulse::new(Instant::now()));
         let mut workers = Vec::with_capacity(options.workers);
         for number in 0..options.workers.max(1) {
             let worker = worker::Worker {
                 model: Some(factory()?),
                 factory: Arc::clone(factory),
                 inbox: Arc::clone(&inbox),
+                pulse: Arc::clone(&pulse),
                 policy: options.policy,
                 metrics: metrics.clone(),
             };
@@ -72,7 +79,7 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
                 .map_err(|error| RuntimeError::Load(format!("cannot start a worker thread: {error}")))?;
             workers.push(thread);
         }
-        Ok(Self { inbox, cost: F::cost, workers })
+        Ok(Self { inbox, cost: F::cost, pulse, workers })
     }
 
     /// Queues all inputs or none and answers them in order. Dropping the future takes them out of the queue.
@@ -97,8 +104,13 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
         Ok(outputs)
     }
 
-    /// Items waiting now.
-    pub fn waiting(&self) -> usize {
+    /// Whether a batch has succeeded within this time.
+    pub fn answered_within(&self, span: Duration) -> bool {
+        self.pulse.within(span, Instant::now())
+    }
+
+    #[cfg(test)]
+    fn waiting(&self) -> usize {
         self.inbox.len()
     }
 }
@@ -115,13 +127,10 @@ impl<I, O> Drop for Batcher<I, O> {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        sync::{
-            Mutex,
-            atomic::{AtomicUsize, Ordering},
-            mpsc,
-        },
-        time::Duration,
+    use std::sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
     };
 
     use super::*;
@@ -160,6 +169,7 @@ mod tests {
         batches: Arc<Mutex<Vec<Vec<usize>>>>,
         built: Arc<AtomicUsize>,
         started: Arc<AtomicUsize>,
+        metrics: ModelMetrics,
     }
 
     fn bench(capacity: usize) -> Bench {
@@ -179,7 +189,7 @@ mod tests {
         let metrics = Metrics::new().unwrap().model("fake", "text");
         let options = BatchOptions { capacity, workers: 1, policy };
         let started_batcher = Batcher::start("fake", options, &factory, &metrics).unwrap();
-        Bench { batcher: Arc::new(started_batcher), permits, batches, built, started }
+        Bench { batcher: Arc::new(started_batcher), permits, batches, built, started, metrics }
     }
 
     fn soon() -> Instant {
@@ -263,8 +273,11 @@ mod tests {
         let bench = bench(16);
         bench.permits.send(()).unwrap();
         assert_eq!(bench.batcher.submit(vec![13], soon()).await, Err(EngineError::Failed));
+        assert_eq!(bench.metrics.panics.get(), 1);
+        assert!(!bench.batcher.answered_within(Duration::from_mins(1)), "a failure proves nothing");
         bench.permits.send(()).unwrap();
         assert_eq!(bench.batcher.submit(vec![5], soon()).await, Ok(vec![5]));
+        assert!(bench.batcher.answered_within(Duration::from_mins(1)));
         assert_eq!(bench.built.load(Ordering::SeqCst), 2);
     }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    super::{EngineError, Factory, inbox::Inbox},
+    super::{EngineError, Factory, inbox::Inbox, pulse::Pulse},
     Job,
     policy::{BatchPolicy, Gather},
 };
@@ -20,6 +20,7 @@ pub(super) struct Worker<F: Forward> {
     pub(super) model: Option<F>,
     pub(super) factory: Factory<F>,
     pub(super) inbox: Arc<Inbox<Job<F::Input, F::Output>>>,
+    pub(super) pulse: Arc<Pulse>,
     pub(super) policy: BatchPolicy,
     pub(super) metrics: ModelMetrics,
 }
@@ -99,6 +100,7 @@ impl<F: Forward> Worker<F> {
         self.metrics.observe_batch(inputs.len(), costs, padded, start.elapsed());
         match result {
             Ok(Ok(outputs)) if outputs.len() == replies.len() => {
+                self.pulse.beat(Instant::now());
                 for (reply, output) in replies.into_iter().zip(outputs) {
                     let _ = reply.send(Ok(output));
                 }

@@ -8,14 +8,18 @@ mod scheduler;
 mod slots;
 mod worker;
 
-use std::{sync::Arc, thread::JoinHandle, time::Instant};
+use std::{
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
 
 use tokio::sync::oneshot;
 
 pub use sampler::Sampling;
 pub use scheduler::{Finish, Generation};
 
-use super::{EngineError, Factory, inbox::Inbox};
+use super::{EngineError, Factory, inbox::Inbox, pulse::Pulse};
 use crate::{
     runtime::{Decode, RuntimeError},
     telemetry::ModelMetrics,
@@ -52,6 +56,7 @@ pub const fn rows_for(sequences: usize) -> usize {
 pub struct Generator {
     inbox: Arc<Inbox<Job>>,
     window: usize,
+    pulse: Arc<Pulse>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -75,14 +80,21 @@ impl Generator {
         metrics: &ModelMetrics,
     ) -> Result<Self, RuntimeError> {
         let inbox = Arc::new(Inbox::new(options.capacity));
+        let pulse = Arc::new(Pulse::new(Instant::now()));
         let decoder = factory()?;
         let window = decoder.window();
-        let worker = worker::Worker::new(decoder, Arc::clone(factory), Arc::clone(&inbox), metrics.clone());
+        let worker = worker::Worker {
+            scheduler: Some(scheduler::Scheduler::new(decoder)),
+            factory: Arc::clone(factory),
+            inbox: Arc::clone(&inbox),
+            pulse: Arc::clone(&pulse),
+            metrics: metrics.clone(),
+        };
         let thread = std::thread::Builder::new()
             .name(format!("{name}-generator"))
             .spawn(move || worker.run())
             .map_err(|error| RuntimeError::Load(format!("cannot start a generator thread: {error}")))?;
-        Ok(Self { inbox, window, thread: Some(thread) })
+        Ok(Self { inbox, window, pulse, thread: Some(thread) })
     }
 
     /// Queues all sequences or none and answers them in order. Dropping the future ends them within one step.
@@ -124,9 +136,9 @@ impl Generator {
         self.window
     }
 
-    /// Sequences waiting now.
-    pub fn waiting(&self) -> usize {
-        self.inbox.len()
+    /// Whether a token has been generated within this time.
+    pub fn answered_within(&self, span: Duration) -> bool {
+        self.pulse.within(span, Instant::now())
     }
 }
 
@@ -136,5 +148,164 @@ impl Drop for Generator {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    };
+
+    use super::*;
+    use crate::{
+        runtime::Step,
+        telemetry::{Metrics, ModelMetrics},
+    };
+
+    /// Fails over a prompt that holds 7, panics over 13, and for 99 waits until the test lets it go on.
+    struct Moody {
+        adder: doubles::Adder,
+        started: Arc<AtomicUsize>,
+        gate: Arc<Mutex<mpsc::Receiver<()>>>,
+    }
+
+    impl Decode for Moody {
+        fn rows(&self) -> usize {
+            self.adder.rows()
+        }
+
+        fn window(&self) -> usize {
+            self.adder.window()
+        }
+
+        fn prefill(&mut self, row: usize, past: usize, tokens: &[u32]) -> Result<Vec<f32>, RuntimeError> {
+            self.started.fetch_add(1, Ordering::SeqCst);
+            assert!(!tokens.contains(&13), "unlucky");
+            if tokens.contains(&7) {
+                return Err(RuntimeError::Inference("seven".into()));
+            }
+            if tokens.contains(&99) {
+                self.gate.lock().unwrap_or_else(PoisonError::into_inner).recv().unwrap();
+            }
+            self.adder.prefill(row, past, tokens)
+        }
+
+        fn step(&mut self, steps: &[Step]) -> Result<Vec<Vec<f32>>, RuntimeError> {
+            self.adder.step(steps)
+        }
+
+        fn copy(&mut self, from: usize, to: usize, length: usize) {
+            self.adder.copy(from, to, length);
+        }
+    }
+
+    struct Bench {
+        generator: Arc<Generator>,
+        metrics: ModelMetrics,
+        built: Arc<AtomicUsize>,
+        started: Arc<AtomicUsize>,
+        gate: mpsc::Sender<()>,
+    }
+
+    fn bench(capacity: usize) -> Bench {
+        let (gate, receiver) = mpsc::channel();
+        let receiver = Arc::new(Mutex::new(receiver));
+        let (built, started): (Arc<AtomicUsize>, Arc<AtomicUsize>) = Default::default();
+        let factory: Factory<Moody> = {
+            let (built, started) = (Arc::clone(&built), Arc::clone(&started));
+            Arc::new(move || {
+                built.fetch_add(1, Ordering::SeqCst);
+                let adder = doubles::Adder::new(rows_for(2), 64, 200);
+                Ok(Moody { adder, started: Arc::clone(&started), gate: Arc::clone(&receiver) })
+            })
+        };
+        let metrics = Metrics::new().unwrap().model("moody", "generator");
+        let generator = Generator::start("moody", GeneratorOptions { capacity }, &factory, &metrics).unwrap();
+        Bench { generator: Arc::new(generator), metrics, built, started, gate }
+    }
+
+    fn sequence(body: &[u32]) -> GenerateParams {
+        let (prefix, stop): (Arc<[u32]>, Arc<[u32]>) = (Arc::from([1, 2]), Arc::from([]));
+        GenerateParams { prefix, body: body.to_vec(), max_tokens: 4, stop, sampling: Sampling::Greedy }
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_mins(1)
+    }
+
+    type Answer = tokio::task::JoinHandle<Result<Vec<Generation>, EngineError>>;
+
+    fn submit(bench: &Bench, body: &[u32], deadline: Instant) -> Answer {
+        let (generator, sequence) = (Arc::clone(&bench.generator), sequence(body));
+        tokio::spawn(async move { generator.submit(vec![sequence], deadline).await })
+    }
+
+    async fn until(condition: impl Fn() -> bool) {
+        let patience = Instant::now() + Duration::from_secs(30);
+        while !condition() {
+            assert!(Instant::now() < patience, "the engine did not get there");
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Submits what holds the thread until the gate opens. Prefix and body are two passes.
+    async fn blocked(bench: &Bench) -> Answer {
+        let answer = submit(bench, &[99], soon());
+        until(|| bench.started.load(Ordering::SeqCst) == 2).await;
+        answer
+    }
+
+    #[tokio::test]
+    async fn a_panic_or_a_failed_pass_ends_its_batch_and_the_model_is_replaced() {
+        let bench = bench(8);
+        for (unlucky, built) in [(13, 2), (7, 3)] {
+            let failed = bench.generator.submit(vec![sequence(&[unlucky])], soon()).await;
+            assert_eq!(failed, Err(EngineError::Failed));
+            let answers = bench.generator.submit(vec![sequence(&[5])], soon()).await.unwrap();
+            assert_eq!(answers[0].tokens.len(), 4);
+            assert_eq!(bench.built.load(Ordering::SeqCst), built);
+        }
+        assert_eq!((bench.metrics.panics.get(), bench.metrics.failures.get()), (1, 2));
+        assert!(bench.generator.answered_within(Duration::from_mins(1)));
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_refuses_at_once() {
+        let bench = bench(1);
+        let first = blocked(&bench).await;
+        let second = submit(&bench, &[5], soon());
+        until(|| bench.generator.inbox.len() == 1).await;
+        assert_eq!(bench.generator.submit(vec![sequence(&[6])], soon()).await, Err(EngineError::Overloaded));
+        bench.gate.send(()).unwrap();
+        assert!(first.await.unwrap().is_ok() && second.await.unwrap().is_ok());
+    }
+
+    #[tokio::test]
+    async fn who_left_or_is_late_is_not_generated_for() {
+        let bench = bench(8);
+        let first = blocked(&bench).await;
+        let gone = submit(&bench, &[5], soon());
+        until(|| bench.generator.inbox.len() == 1).await;
+        let late = submit(&bench, &[6], Instant::now());
+        until(|| bench.generator.inbox.len() == 2).await;
+        gone.abort();
+        assert!(gone.await.unwrap_err().is_cancelled());
+        bench.gate.send(()).unwrap();
+        assert_eq!(late.await.unwrap(), Err(EngineError::Deadline));
+        assert!(first.await.unwrap().is_ok());
+        assert_eq!(bench.started.load(Ordering::SeqCst), 2, "neither reached the model");
+        assert_eq!(bench.metrics.abandoned.get(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_cannot_fit_the_window_is_refused_before_the_queue() {
+        let bench = bench(8);
+        for body in [vec![], vec![5; 64]] {
+            assert_eq!(bench.generator.submit(vec![sequence(&body)], soon()).await, Err(EngineError::Failed));
+        }
+        assert_eq!(bench.started.load(Ordering::SeqCst), 0);
     }
 }

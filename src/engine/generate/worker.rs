@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    super::{EngineError, Factory, inbox::Inbox},
+    super::{EngineError, Factory, inbox::Inbox, pulse::Pulse},
     GenerateParams, Generation, Job,
     scheduler::{Progress, Scheduler, Waiting},
 };
@@ -32,17 +32,15 @@ impl Waiting for Reply {
 }
 
 pub(super) struct Worker<D: Decode> {
-    scheduler: Option<Scheduler<D, Reply>>,
-    factory: Factory<D>,
-    inbox: Arc<Inbox<Job>>,
-    metrics: ModelMetrics,
+    /// `None` while a model that failed could not be loaded again.
+    pub(super) scheduler: Option<Scheduler<D, Reply>>,
+    pub(super) factory: Factory<D>,
+    pub(super) inbox: Arc<Inbox<Job>>,
+    pub(super) pulse: Arc<Pulse>,
+    pub(super) metrics: ModelMetrics,
 }
 
 impl<D: Decode> Worker<D> {
-    pub(super) fn new(decoder: D, factory: Factory<D>, inbox: Arc<Inbox<Job>>, metrics: ModelMetrics) -> Self {
-        Self { scheduler: Some(Scheduler::new(decoder)), factory, inbox, metrics }
-    }
-
     /// Serves until the inbox is closed.
     pub(super) fn run(mut self) {
         while self.wait_for_work() {
@@ -88,6 +86,7 @@ impl<D: Decode> Worker<D> {
                 let rows = scheduler.live() + progress.finished.len() + progress.gone.len();
                 if rows > 0 {
                     self.metrics.observe_batch(rows, rows, rows, start.elapsed());
+                    self.pulse.beat(Instant::now());
                 }
                 self.answer(progress);
             }

@@ -1,8 +1,8 @@
 //! Models that do what the text tells them to.
 //!
 //! The classifier reads scores such as `hate=0.5` from the text and obeys `reader:slow`, `reader:fail` and
-//! `reader:panic`. The generator obeys `scribe:empty`, `scribe:harm`, `scribe:echo`, `scribe:long` and
-//! `scribe:panic`. The image classifier's score is the mean brightness.
+//! `reader:panic`. The generator obeys `scribe:empty`, `scribe:harm`, `scribe:torn` (harm by a hair, else a good answer),
+//! `scribe:echo`, `scribe:long` and `scribe:panic`. The image classifier's score is the mean brightness.
 
 use std::{thread::sleep, time::Duration};
 
@@ -96,12 +96,21 @@ impl Scribe {
         let mut logits = vec![0.0; VOCABULARY];
         // Without the end of the prompt this is a prefix on its own.
         if let Some(end) = row.iter().position(|&token| token == END) {
-            let answer = answer(row[0], &text_of(&row[1..end]));
-            let next = answer.as_bytes().get(row.len() - end - 1).map_or(STOP, |&byte| byte.into());
-            logits[usize::try_from(next).unwrap()] = 100.0;
+            let said = text_of(&row[end + 1..]);
+            let mut logit = 100.0;
+            for answer in answers(row[0], &text_of(&row[1..end])).iter().filter(|answer| answer.starts_with(&said)) {
+                let next = answer.as_bytes().get(said.len()).map_or(STOP, |&byte| byte.into());
+                logits[usize::try_from(next).unwrap()] = logit;
+                logit -= 0.01;
+            }
         }
         logits
     }
+}
+
+/// What may be said, the likeliest first.
+fn answers(task: u32, text: &str) -> Vec<String> {
+    if text.contains("scribe:torn") { vec!["hate=0.9".into(), answer(task, text)] } else { vec![answer(task, text)] }
 }
 
 fn answer(task: u32, text: &str) -> String {
