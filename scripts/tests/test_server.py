@@ -266,8 +266,13 @@ def test_check_passes_here_and_names_a_damaged_model(tmp_path: Path) -> None:
         byte = graph.read(1)
         graph.seek(100)
         graph.write(bytes([byte[0] ^ 1]))
-    done = subprocess.run([*command, "--models-dir", tmp_path / "models"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [*command, "--models-dir", tmp_path / "models", "--listen", "0.0.0.0:8080"],
+        cwd=ROOT, capture_output=True, text=True,
+        env={**os.environ, "DICHROIC_KEYS_FILE": str(tmp_path / "keys.json")},
+    )
     assert done.returncode == 1
+    assert re.search(r"^FAIL +keys .*0\.0\.0\.0:8080 without any API key", done.stdout, re.MULTILINE), done.stdout
     assert re.search(r"^FAIL +checksums .*model\.onnx", done.stdout, re.MULTILINE), done.stdout
     refused = subprocess.run(
         [BINARY, "serve", "--models", MODELS[0], "--models-dir", tmp_path / "models"],

@@ -52,14 +52,14 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_an_unjudged_category_weighs_nothing(data):
-    row = next(r for r in text_data.load(data) if r.source == "davidson")
+    row = next(r for r in text_data.load(data, data / "authored") if r.source == "davidson")
     weights = dict(zip(CATEGORIES, row.weights))
     assert weights["sexual"] == weights["self_harm"] == weights["defamation"] == 0
     assert weights["violence"] == 1 and weights["hate"] == text_data.TRUST["davidson", "hate"]
 
 
 def test_authored_files_weigh_most_where_they_speak(data):
-    rows = text_data.load(data)
+    rows = text_data.load(data, data / "authored")
     own = next(r for r in rows if r.source == "authored/violence" and r.positive())
     assert dict(zip(CATEGORIES, own.weights)) == {c: 1.0 if c == "violence" else text_data.WEAK_ZERO for c in CATEGORIES}
     assert all(r.weights == (1.0,) * 5 for r in rows if r.source == "authored/benign_lookalikes")
@@ -81,7 +81,7 @@ def test_texts_of_signs_alone_are_spread_over_the_splits():
 
 
 def test_draws_repeat_and_hold_no_text_of_another_split(data, monkeypatch):
-    rows = text_data.load(data)
+    rows = text_data.load(data, data / "authored")
     assert text_data.draw(rows, 600, 1) == text_data.draw(rows, 600, 1)
     assert text_data.draw(rows, 600, 1) != text_data.draw(rows, 600, 2)
     monkeypatch.setattr(text_data, "disguise", lambda text, rng: text)
@@ -94,7 +94,7 @@ def test_draws_repeat_and_hold_no_text_of_another_split(data, monkeypatch):
 
 
 def test_draws_follow_the_mixture(data):
-    drawn = text_data.draw(text_data.load(data), 5000, 1)
+    drawn = text_data.draw(text_data.load(data, data / "authored"), 5000, 1)
     counts = Counter(r.source for r in drawn)
     total = sum(share for share, _ in text_data.MIXTURE.values())
     for source in ("authored/defamation", "hatexplain", "pheme"):
@@ -104,7 +104,7 @@ def test_draws_follow_the_mixture(data):
 
 
 def test_a_source_without_a_share_is_an_error(data):
-    rows = [*text_data.load(data), Row("a new source speaks here", "newcomer", (0.0,) * 5, (1.0,) * 5)]
+    rows = [*text_data.load(data, data / "authored"), Row("a new source speaks here", "newcomer", (0.0,) * 5, (1.0,) * 5)]
     rows += [Row(f"a new source speaks here {i}", "newcomer", (0.0,) * 5, (1.0,) * 5) for i in range(30)]
     with pytest.raises(SystemExit, match="newcomer"):
         text_data.draw(rows, 100, 1)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -396,16 +395,9 @@ def probabilities(logits: np.ndarray, places: list[dict[str, float]]) -> np.ndar
     return sigmoid(logits * scale + bias)
 
 
-def write(path: Path, save: Callable[[Path], object]) -> None:
-    partial = path.with_name(path.name + ".partial")
-    save(partial)
-    partial.chmod(0o644)
-    os.replace(partial, path)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder that holds moderation/ and authored/")
+    parser.add_argument("--data", type=Path, required=True, help="folder that holds moderation/train/")
     parser.add_argument("--base", type=Path, required=True, help="folder with model.safetensors and tokenizer.json")
     parser.add_argument("--delta", type=Path, required=True, help="text.safetensors as text_classifier.py wrote it")
     parser.add_argument("--out", type=Path, required=True, help="model folder, e.g. models/alpha-4o-mini")
@@ -450,8 +442,8 @@ def main() -> None:
         "expressibility": {"classes": list(EXPRESSIBILITY), "threshold": threshold},
     }
     args.out.mkdir(parents=True, exist_ok=True)
-    write(args.out / "text.safetensors", lambda p: save_file(delta, str(p)))
-    write(args.out / "text.json", lambda p: p.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8"))
+    text_data.write(args.out / "text.safetensors", lambda p: save_file(delta, str(p)))
+    text_data.write(args.out / "text.json", lambda p: p.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8"))
 
     validation = slices["validation"]
     texts = [r.text for r in validation]
@@ -474,7 +466,7 @@ def main() -> None:
             gap = np.abs(full[at, c] - harm[at, c]).mean()
             card.append(f"| {category} | {exact:.4f} | {rounded:.4f} | {exact - rounded:+.4f} | {gap:.3f} |")
     print(f"{len(texts)} texts in {took:.0f} s", flush=True)
-    write(args.out / "text-card.md", lambda p: p.write_text("\n".join(card) + "\n", encoding="utf-8"))
+    text_data.write(args.out / "text-card.md", lambda p: p.write_text("\n".join(card) + "\n", encoding="utf-8"))
 
 
 if __name__ == "__main__":

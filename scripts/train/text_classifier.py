@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import sys
 import time
@@ -39,13 +38,6 @@ class Log:
         print(line, flush=True)
         with self.path.open("a", encoding="utf-8") as handle:
             handle.write(line + "\n")
-
-
-def write(path: Path, save) -> None:
-    """Write through a temporary name, so that no reader meets half a file."""
-    partial = path.with_name(path.name + ".partial")
-    save(partial)
-    os.replace(partial, path)
 
 
 def tokenise(tokenizer: Tokenizer, texts: list[str], limit: int, seed: int | None) -> list[list[int]]:
@@ -167,7 +159,7 @@ def fit_heads(model: TextClassifier, rows: list[text_data.Row], ids: list[list[i
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder that holds moderation/ and authored/")
+    parser.add_argument("--data", type=Path, required=True, help="folder that holds moderation/train/")
     parser.add_argument("--base", type=Path, required=True, help="folder with model.safetensors and tokenizer.json")
     parser.add_argument("--out", type=Path, required=True, help="text.safetensors to write")
     parser.add_argument("--work", type=Path, required=True, help="folder for checkpoints and the log")
@@ -221,7 +213,7 @@ def main() -> None:
         fit_heads(model, sample, tokenise(tokenizer, [r.text for r in sample], args.tokens, args.seed), log)
         log(f"probe: {glance(model, look, look_ids)}")
         if args.probe_only:
-            write(args.out, lambda p: save_file(model.delta_tensors(with_encoder=False), str(p)))
+            text_data.write(args.out, lambda p: save_file(model.delta_tensors(with_encoder=False), str(p)))
             return
 
     drawn = text_data.draw(rows, args.rows, args.seed, args.focus)
@@ -280,13 +272,13 @@ def main() -> None:
                 "settings": bound, "model": model.state_dict(), "optimiser": optimiser.state_dict(),
                 "done": step + 1, "spent": time.monotonic() - begun,
             }
-            write(checkpoint, lambda p: torch.save(state, p))
-            write(args.work / "latest.safetensors", lambda p: save_file(model.delta_tensors(), str(p)))
+            text_data.write(checkpoint, lambda p: torch.save(state, p))
+            text_data.write(args.work / "latest.safetensors", lambda p: save_file(model.delta_tensors(), str(p)))
         if (step + 1) % args.look_every == 0:
             log(f"look: {glance(model, look, look_ids)}")
             clock = time.monotonic()
     log(f"final: {glance(model, look, look_ids)}")
-    write(args.out, lambda p: save_file(model.delta_tensors(), str(p)))
+    text_data.write(args.out, lambda p: save_file(model.delta_tensors(), str(p)))
     log(f"wrote {args.out}")
 
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import os
 import random
 import re
 import string
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +26,9 @@ EXPRESSIBILITY = ("statement", "acknowledgement", "agreement", "meaningless", "f
 # Never trained on, so that they judge how far the model carries. Between them
 # they hold positives of all five categories.
 HELD_OUT_SOURCES = ("convabuse", "catqa")
+
+# The lines written for this project lie beside this file.
+AUTHORED = Path(__file__).resolve().parent / "authored"
 
 SPLIT_KEY = "dichroic-text-split-1"
 VALIDATION_SHARE = 0.10
@@ -154,6 +159,14 @@ def share_of(text: str) -> float:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") / 2**32
 
 
+def write(path: Path, save: Callable[[Path], object]) -> None:
+    """Write through a temporary name, so that no reader meets half a file."""
+    partial = path.with_name(path.name + ".partial")
+    save(partial)
+    partial.chmod(0o644)
+    os.replace(partial, path)
+
+
 def _lines(path: Path) -> list[dict]:
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8") as handle:
@@ -169,8 +182,8 @@ def _judged(labels: dict, source: str) -> tuple[tuple[float, ...], tuple[float, 
     return tuple(targets), tuple(weights)
 
 
-def load(data: Path) -> list[Row]:
-    """Read every training source below the data folder, in a fixed order."""
+def load(data: Path, authored: Path = AUTHORED) -> list[Row]:
+    """Read every public source below the data folder, then the authored lines, in a fixed order."""
     rows: list[Row] = []
     files = sorted((data / "moderation" / "train").glob("*.jsonl.gz"))
     if not files:
@@ -188,7 +201,7 @@ def load(data: Path) -> list[Row]:
             kind = 0 if len(text.split()) >= 6 else -1
             rows.append(Row(text, source, targets, weights, kind))
     for name in HARM_FILES:
-        for item in _lines(data / "authored" / f"{name}.jsonl"):
+        for item in _lines(authored / f"{name}.jsonl"):
             labels = item["labels"]
             targets = tuple(float(labels[c]) for c in CATEGORIES)
             weights = tuple(
@@ -201,7 +214,7 @@ def load(data: Path) -> list[Row]:
             )
     zeros = (0.0,) * 5
     for name in STATEMENT_FILES + ("special",):
-        for item in _lines(data / "authored" / f"{name}.jsonl"):
+        for item in _lines(authored / f"{name}.jsonl"):
             weights = tuple(
                 0.0 if c == "self_harm" and name in SELF_HARM_UNREAD else 0.5
                 for c in CATEGORIES

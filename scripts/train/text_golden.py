@@ -66,7 +66,7 @@ def main() -> None:
             }
         )
     lines = ",\n".join(json.dumps(t, ensure_ascii=False) for t in texts)
-    text_calibrate.write(args.out, lambda p: p.write_text('{"texts": [\n' + lines + "\n]}\n", encoding="utf-8"))
+    text_data.write(args.out, lambda p: p.write_text('{"texts": [\n' + lines + "\n]}\n", encoding="utf-8"))
     print(f"{len(texts)} texts, {np.mean([any(t['labels'].values()) for t in texts]):.0%} harmful")
 
 
