@@ -11,6 +11,7 @@ use dichroic::{
     registry::Bundle,
     runtime::{Decode, Decoder, Forward, ImageClassifier, Pixels, Runtime, Step, TextClassifier, Window},
 };
+use ort::value::Tensor;
 
 fn bundle(component: &str) -> Bundle {
     Bundle::open(&Path::new("models/alpha-4o-mini/build").join(component)).unwrap()
@@ -32,6 +33,38 @@ fn moderation(criterion: &mut Criterion) {
         group.bench_with_input(BenchmarkId::from_parameter(format!("{texts}x{tokens}")), &batch, |bench, batch| {
             bench.iter(|| classifier.run(black_box(batch)).unwrap());
         });
+    }
+}
+
+/// Texts a second of every installed classifier at 8 texts of 32 tokens, beside the same base model as anyone would
+/// export it, where `DICHROIC_STOCK_MINILM` names that file (`scripts/peers/stock_minilm.py` makes it).
+fn classifiers(criterion: &mut Criterion) {
+    const TEXTS: usize = 8;
+    const TOKENS: usize = 32;
+    let mut group = criterion.benchmark_group("classifiers 8x32");
+    group.throughput(Throughput::Elements(TEXTS as u64));
+    if let Some(stock) = std::env::var_os("DICHROIC_STOCK_MINILM") {
+        let mut session = runtime().open(Path::new(&stock)).unwrap();
+        let ids: Vec<i64> = (0..TEXTS * TOKENS).map(|n| 1000 + i64::try_from(n).unwrap()).collect();
+        group.bench_function("stock MiniLM int8", |bench| {
+            bench.iter(|| {
+                let given = |value: Vec<i64>| Tensor::from_array(([TEXTS, TOKENS], value)).unwrap();
+                let outputs = session
+                    .run(ort::inputs![
+                        "input_ids" => given(ids.clone()),
+                        "attention_mask" => given(vec![1; ids.len()]),
+                        "token_type_ids" => given(vec![0; ids.len()]),
+                    ])
+                    .unwrap();
+                black_box(outputs.len())
+            });
+        });
+    }
+    for model in ["alpha-4o-mini", "beta-3-haiku", "gamma-1.5-flash", "delta-3.1"] {
+        let Ok(bundle) = Bundle::open(&Path::new("models").join(model).join("build/text")) else { continue };
+        let mut classifier = TextClassifier::open(&runtime(), &bundle).unwrap();
+        let batch: Vec<Window> = (0..8).map(|text| Window((0..32).map(|n| 1000 + 40 * text + n).collect())).collect();
+        group.bench_function(model, |bench| bench.iter(|| classifier.run(black_box(&batch)).unwrap()));
     }
 }
 
@@ -79,6 +112,6 @@ fn pictures(criterion: &mut Criterion) {
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(20).measurement_time(Duration::from_secs(5));
-    targets = moderation, generation, pictures
+    targets = moderation, classifiers, generation, pictures
 }
 criterion_main!(benches);

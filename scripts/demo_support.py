@@ -1,5 +1,6 @@
 """What the demonstration needs besides its requests: a key, a free port, a
 server that is started and stopped, and two pictures that it draws itself.
+scripts/evaluate starts its server here as well.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import secrets
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -38,7 +40,7 @@ class Server:
     """A running server on a loopback port of its own."""
 
     def __init__(self, port: int, key: str) -> None:
-        self._key = key
+        self.port, self.key = port, key
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_SECONDS)
 
     def get(self, path: str) -> int:
@@ -53,7 +55,7 @@ class Server:
 
     def post(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         """Status and parsed body, in the order of keys that the server sent."""
-        headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
+        headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
         try:
             self._connection.request("POST", path, json.dumps(body), headers)
             answer = self._connection.getresponse()
@@ -67,14 +69,17 @@ class Server:
 
 
 @contextmanager
-def running(binary: str, root: Path) -> Iterator[Server]:
-    """Starts the server, waits until it is ready, and stops it with SIGTERM."""
+def running(binary: str, root: Path, **settings: str) -> Iterator[Server]:
+    """Starts the server, waits until it is ready, and stops it with SIGTERM.
+
+    `settings` are environment variables of this server alone.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     key = make_key()
-    # The demonstration may ask faster than the default limit allows.
-    environment = dict(os.environ, DICHROIC_API_KEY=key, DICHROIC_USAGE_LIMIT="0")
+    # Its only caller may ask faster than the default limit allows.
+    environment = dict(os.environ, **settings, DICHROIC_API_KEY=key, DICHROIC_USAGE_LIMIT="0")
     with tempfile.TemporaryFile() as log:
         try:
             process = subprocess.Popen(
@@ -98,10 +103,10 @@ def running(binary: str, root: Path) -> Iterator[Server]:
                 raise DemoError(f"the server did not stop within {STOP_SECONDS} s of SIGTERM") from None
             if code != 0:
                 raise DemoError(f"the server exited with {code} after SIGTERM")
-        except BaseException:
+        except Exception:
             log.seek(0)
             lines = log.read().decode(errors="replace").splitlines()[-20:]
-            print("\nthe server's last lines:", *lines, sep="\n  ")
+            print("\nthe server's last lines:", *lines, sep="\n  ", file=sys.stderr)
             raise
         finally:
             if process.poll() is None:

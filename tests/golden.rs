@@ -90,7 +90,7 @@ fn pictures_score_as_nsfwjs_scores_them() {
 }
 
 fn classify(classifier: &mut TextClassifier, tokenizer: &WindowTokenizer, text: &str) -> TextOutput {
-    let windows = tokenizer.encode(text).unwrap().windows;
+    let windows = tokenizer.encode(text).unwrap().raw;
     assert_eq!(windows.len(), 1, "{text:?} fits one window");
     classifier.run(&windows).unwrap()[0]
 }
@@ -179,7 +179,7 @@ fn batching_does_not_change_a_verdict() {
             "ok",
             "Our kitchen knives are on sale this week, ten per cent off, while stocks last, in all our shops.",
         ];
-        let windows: Vec<_> = texts.iter().flat_map(|text| tokenizer.encode(text).unwrap().windows).collect();
+        let windows: Vec<_> = texts.iter().flat_map(|text| tokenizer.encode(text).unwrap().raw).collect();
         let together = classifier.run(&windows).unwrap();
         for ((window, together), text) in windows.into_iter().zip(together).zip(texts) {
             let alone = classifier.run(&[window]).unwrap()[0];

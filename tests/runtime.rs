@@ -53,12 +53,12 @@ fn long_texts_become_overlapping_windows_that_cover_every_token() {
     let bundle = bundle("tiny-text");
     let spec = bundle.manifest().text_classifier.clone().unwrap();
     let tokenizer = WindowTokenizer::open(&bundle).unwrap();
-    let short = tokenizer.encode("a b").unwrap().windows;
+    let short = tokenizer.encode("a b").unwrap().raw;
     assert_eq!(short.len(), 1);
     assert_eq!((short[0].0.first(), short[0].0.last()), (Some(&spec.cls_id), Some(&spec.sep_id)));
 
     let text = (0..40).map(|n| ["a", "b", "c", "d", "e"][n % 5]).collect::<Vec<_>>().join(" ");
-    let windows = tokenizer.encode(&text).unwrap().windows;
+    let windows = tokenizer.encode(&text).unwrap().raw;
     assert!(windows.len() > 2);
     let mut seen = Vec::new();
     for (number, Window(ids)) in windows.iter().enumerate() {

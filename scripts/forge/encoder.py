@@ -1,13 +1,15 @@
-"""Builds the text classifier: MiniLM weights and a trained delta, as one ONNX graph.
+"""Builds a text classifier: an encoder's weights and a trained delta, as one ONNX graph.
 
-The base is all-MiniLM-L6-v2 as published (BERT tensor names). The delta, a
-safetensors file, changes it by name:
+Three published encoders serve as base (BACKBONES), read into the tensor names
+of BERT by `load_base`; a recipe may keep a few of the layers only. The delta, a
+safetensors file, changes the base by name:
 
 - `<weight>.lora_a` [rank, in] and `<weight>.lora_b` [out, rank]: the weight
-  gains `lora_b @ lora_a`;
+  gains `lora_b @ lora_a`; either may be int8, with `.scale` [rows] beside it;
 - `<tensor>.delta`, of the tensor's shape: the tensor gains it;
-- `harm.weight` [5, 384], `harm.bias` [5], `expressibility.weight` and
-  `expressibility.bias`: the heads over the mean of the last layer's states;
+- `harm.weight` [5, 2 * width] and `harm.bias` [5]: the head over the mean and
+  the highest of the last layer's states; `expressibility.weight` [5, width] and
+  `expressibility.bias`: the head over their mean alone;
 - `activation.{layer}.{attention|context|inner|gelu}.range` [2]: what the 8-bit
   input of each of the four matrix products of a layer covers, and `.exact` [n]
   (optional): channels of it that are multiplied in full precision instead,
@@ -25,59 +27,187 @@ The graph takes `input_ids` int64 [batch, tokens], padded on the right, and
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from safetensors.numpy import load_file
+from safetensors.numpy import load, load_file
+
+from . import e5s1
 
 Tensors = dict[str, np.ndarray]
 
-LAYERS, WIDTH, HEADS, INNER = 6, 384, 12, 1536
-EPSILON = 1e-12
 WEIGHT_LIMIT = 64
+PLACES = 256
 CATEGORIES = ["sexual", "hate", "self_harm", "violence", "defamation"]
 EXPRESSIBILITY = ["statement", "acknowledgement", "agreement", "meaningless", "formula"]
-SPECIAL_IDS = {"cls_id": 101, "sep_id": 102, "pad_id": 0}
 HEAD_NAMES = ("harm", "expressibility")
 SITES = ("attention", "context", "inner", "gelu")
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """What the tensors of a base do not say themselves."""
+
+    heads: int
+    epsilon: float
+    cls_id: int
+    sep_id: int
+    pad_id: int
+    weights: str = "model.safetensors"
+
+    @property
+    def special_ids(self) -> dict[str, int]:
+        return {"cls_id": self.cls_id, "sep_id": self.sep_id, "pad_id": self.pad_id}
+
+
+BACKBONES = {
+    "minilm": Backbone(12, 1e-12, 101, 102, 0),
+    "mpnet": Backbone(12, 1e-5, 0, 2, 1, "all-mpnet-base-v2.zip"),
+    "multilingual-e5": Backbone(12, 1e-12, 0, 2, 1, "e5-small-q4.bin"),
+}
+
+# MPNet's attention looks at how far apart two tokens are, in buckets as
+# published with T5: half of them a direction, half of those exact.
+BUCKETS, FARTHEST = 32, 128
+
+
+def backbone(recipe: Mapping) -> Backbone:
+    found = BACKBONES.get(recipe.get("backbone", "minilm"))
+    if found is None:
+        raise ValueError(f"The recipe's backbone {recipe['backbone']} is unknown: use one of {', '.join(BACKBONES)}.")
+    return found
 
 
 def build(source: dict[str, Path], recipe: dict, model_dir: Path, out: Path) -> dict:
     """Write model.onnx and tokenizer.json into `out`; return the manifest's part.
 
-    `recipe["precision"]` is `int8` (the default) or `float32`.
+    `recipe["backbone"]` is one of BACKBONES, `recipe["layers"]` (optional) the
+    layers of it that are kept, `recipe["precision"]` `int8` (the default) or
+    `float32`.
     """
-    tensors = merge(load_base(source["model.safetensors"]), load_file(model_dir / recipe["delta"]))
-    model = graph(tensors, recipe.get("precision", "int8"))
+    kind = backbone(recipe)
+    base = load_base(source[kind.weights], recipe.get("layers"))
+    tensors = merge(base, load_file(model_dir / recipe["delta"]))
+    model = graph(tensors, kind, recipe.get("precision", "int8"))
     onnx.checker.check_model(model)
     _write(out / "model.onnx", model.SerializeToString(deterministic=True))
-    _write(out / "tokenizer.json", plain_tokenizer(source["tokenizer.json"]))
-    return {"text_classifier": calibration(model_dir / recipe["calibration"])}
+    _write(out / "tokenizer.json", tokenizer(kind, source))
+    return {"text_classifier": calibration(model_dir / recipe["calibration"], kind)}
 
 
-def load_base(path: Path) -> Tensors:
-    base = {name: np.asarray(value, np.float32) for name, value in load_file(path).items()
-            if value.dtype.kind == "f"}
-    found = base.get("embeddings.word_embeddings.weight")
-    if found is None or found.shape[1] != WIDTH or f"encoder.layer.{LAYERS - 1}.output.dense.weight" not in base:
-        raise ValueError(f"{path.name} is not a MiniLM-L6 encoder of width {WIDTH}: use the pinned base weights.")
-    return base
+def tokenizer(kind: Backbone, source: Mapping[str, Path]) -> bytes:
+    """The tokenizer.json that belongs to a base."""
+    weights = source[kind.weights]
+    if weights.suffix == ".bin":
+        return e5s1.tokenizer(weights)
+    return plain_tokenizer(_member(weights, "tokenizer.json") if weights.suffix == ".zip" else source["tokenizer.json"].read_bytes())
+
+
+def _member(archive: Path, name: str) -> bytes:
+    """A file of the one folder in an archive."""
+    with zipfile.ZipFile(archive) as found:
+        (member,) = (path for path in found.namelist() if path.endswith(f"/{name}"))
+        return found.read(member)
+
+
+def load_base(path: Path, layers: Sequence[int] | None = None) -> Tensors:
+    """The base under the names of BERT, float32; of its layers only those asked for, renumbered."""
+    if path.suffix == ".bin":
+        base = e5s1.tensors(path)
+    else:
+        read = load(_member(path, "model.safetensors")) if path.suffix == ".zip" else load_file(path)
+        base = {name: np.asarray(value, np.float32) for name, value in read.items() if value.dtype.kind == "f"}
+    if "encoder.relative_attention_bias.weight" in base:
+        base = _from_mpnet(base)
+    if "embeddings.word_embeddings.weight" not in base or "encoder.layer.0.output.dense.weight" not in base:
+        raise ValueError(f"{path.name} is no encoder of a known kind: use the pinned base weights.")
+    return base if layers is None else of_layers(base, layers)
+
+
+def of_layers(tensors: Mapping[str, np.ndarray], layers: Sequence[int]) -> Tensors:
+    """The tensors with these layers only, numbered from 0."""
+    kept = {name: value for name, value in tensors.items() if not name.startswith("encoder.layer.")}
+    for new, old in enumerate(layers):
+        start = f"encoder.layer.{old}."
+        own = {name: value for name, value in tensors.items() if name.startswith(start)}
+        if not own:
+            raise ValueError(f"The encoder has no layer {old}: correct the recipe.")
+        kept |= {f"encoder.layer.{new}.{name.removeprefix(start)}": value for name, value in own.items()}
+    return kept
+
+
+def _from_mpnet(base: Tensors) -> Tensors:
+    """MPNet's tensors under the names that BERT has for them."""
+    names = {
+        ".attention.attn.q.": ".attention.self.query.",
+        ".attention.attn.k.": ".attention.self.key.",
+        ".attention.attn.v.": ".attention.self.value.",
+        ".attention.attn.o.": ".attention.output.dense.",
+        ".attention.LayerNorm.": ".attention.output.LayerNorm.",
+    }
+    out: Tensors = {}
+    for name, value in base.items():
+        for theirs, ours in names.items():
+            name = name.replace(theirs, ours)
+        out[name] = value
+    # Its places are counted from behind the padding's.
+    out["embeddings.position_embeddings.weight"] = out["embeddings.position_embeddings.weight"][2:]
+    out["embeddings.token_type_embeddings.weight"] = np.zeros((1, out["embeddings.LayerNorm.bias"].size), np.float32)
+    return out
+
+
+def layer_count(tensors: Mapping[str, object]) -> int:
+    return sum(name.endswith(".intermediate.dense.weight") for name in tensors)
+
+
+def distance_buckets(tokens: int) -> np.ndarray:
+    """The bucket of each pair of places [tokens, tokens], as MPNet counts them."""
+    distance = np.arange(tokens)[None, :] - np.arange(tokens)[:, None]
+    half, exact = BUCKETS // 2, BUCKETS // 4
+    far = np.abs(distance)
+    with np.errstate(divide="ignore"):
+        log = exact + np.floor(np.log(far.astype(np.float32) / exact) / np.log(FARTHEST / exact) * (half - exact))
+    return np.where(distance > 0, half, 0) + np.where(far < exact, far, np.minimum(log, half - 1)).astype(np.int64)
+
+
+def packed(delta: Mapping[str, np.ndarray]) -> Tensors:
+    """The delta with its low-rank factors as int8, half the size to keep."""
+    out: Tensors = {}
+    for name, value in delta.items():
+        if name.endswith((".lora_a", ".lora_b")) and value.dtype != np.int8:
+            value = np.asarray(value, np.float32)
+            scale = (np.maximum(np.abs(value).max(axis=1), 1e-6) / 127).astype(np.float16)
+            out[f"{name}.scale"] = scale
+            value = np.clip(np.rint(value / scale.astype(np.float32)[:, None]), -127, 127).astype(np.int8)
+        out[name] = value
+    return out
+
+
+def unpacked(delta: Mapping[str, np.ndarray]) -> Tensors:
+    """The delta with every tensor as float32."""
+    out = {name: np.asarray(value, np.float32) for name, value in delta.items() if not name.endswith(".scale")}
+    for name, value in delta.items():
+        if name.endswith(".scale"):
+            out[name.removesuffix(".scale")] *= np.asarray(value, np.float32)[:, None]
+    return out
 
 
 def merge(base: Mapping[str, np.ndarray], delta: Mapping[str, np.ndarray]) -> Tensors:
     """The base with the delta added, plus the delta's heads and ranges."""
     out = dict(base)
+    delta = unpacked(delta)
     for name, value in delta.items():
-        value = np.asarray(value, np.float32)
         stem, _, kind = name.rpartition(".")
         if kind == "lora_a":
             other = delta.get(f"{stem}.lora_b")
             if other is None or other.shape[1:] != value.shape[:1]:
                 raise ValueError(f"The delta has {name} without its lora_b, or of another rank: export it again.")
-            # Half-precision factors have exact sums of products in double
+            # Factors of so few bits have exact sums of products in double
             # precision, so the order in which a machine adds does not show.
             change = (other.astype(np.float64) @ value.astype(np.float64)).astype(np.float32)
         elif kind == "lora_b":
@@ -94,13 +224,14 @@ def merge(base: Mapping[str, np.ndarray], delta: Mapping[str, np.ndarray]) -> Te
         if stem not in base or base[stem].shape != change.shape:
             raise ValueError(f"The delta's {name} does not fit the base weights: use the base it was trained on.")
         out[stem] = base[stem] + change
-    for head in HEAD_NAMES:
-        if out.get(f"{head}.weight", np.empty(0)).shape != (5, WIDTH):
-            raise ValueError(f"The delta has no {head} head of shape 5 x {WIDTH}: export it again.")
+    width = base["embeddings.LayerNorm.bias"].size
+    for head, inputs in (("harm", 2 * width), ("expressibility", width)):
+        if out.get(f"{head}.weight", np.empty(0)).shape != (5, inputs):
+            raise ValueError(f"The delta has no {head} head of shape 5 x {inputs}: export it again.")
     return out
 
 
-def calibration(path: Path) -> dict:
+def calibration(path: Path, kind: Backbone) -> dict:
     """The manifest's part, from the calibration file beside the delta."""
     found = json.loads(path.read_text(encoding="utf-8"))
     scales = found["calibration"]
@@ -109,16 +240,16 @@ def calibration(path: Path) -> dict:
     return {
         "window": found["window"],
         "stride": found["stride"],
-        **SPECIAL_IDS,
+        **kind.special_ids,
         "categories": CATEGORIES,
-        "calibration": [{"scale": float(s["scale"]), "bias": float(s["bias"])} for s in scales],
+        "calibration": [{key: float(s[key]) for key in ("point", "below", "above")} for s in scales],
         "expressibility": {"classes": EXPRESSIBILITY, "threshold": float(found["expressibility"]["threshold"])},
     }
 
 
-def plain_tokenizer(path: Path) -> bytes:
+def plain_tokenizer(published: bytes) -> bytes:
     """The published tokenizer without its fixed length: the server pads and cuts."""
-    found = json.loads(path.read_text(encoding="utf-8"))
+    found = json.loads(published)
     found["truncation"] = None
     found["padding"] = None
     return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
@@ -150,8 +281,8 @@ def _write(path: Path, content: bytes) -> None:
 class _Graph:
     """Nodes and initialisers under construction."""
 
-    def __init__(self, tensors: Tensors, precision: str, show: bool) -> None:
-        self.tensors, self.precision, self.show = tensors, precision, show
+    def __init__(self, tensors: Tensors, kind: Backbone, precision: str, show: bool) -> None:
+        self.tensors, self.kind, self.precision, self.show = tensors, kind, precision, show
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
         self.shown: list[str] = []
@@ -225,10 +356,12 @@ class _Graph:
             self.constant(f"{output}.shift", self.tensors[f"{name}.bias"]),
             self.constant(f"{output}.bias", bias),
         ]
-        return self.fused("SkipLayerNormalization", inputs, output, epsilon=EPSILON)
+        return self.fused("SkipLayerNormalization", inputs, output, epsilon=self.kind.epsilon)
 
 
-def graph(tensors: Tensors, precision: str = "int8", embedding: bool = False, show: bool = False) -> onnx.ModelProto:
+def graph(
+    tensors: Tensors, kind: Backbone, precision: str = "int8", embedding: bool = False, show: bool = False
+) -> onnx.ModelProto:
     """The classifier as ONNX.
 
     `embedding` adds the pooled state as an output; `show` adds the input of
@@ -236,24 +369,20 @@ def graph(tensors: Tensors, precision: str = "int8", embedding: bool = False, sh
     """
     if precision not in ("int8", "float32"):
         raise ValueError(f"The recipe's precision {precision} is unknown: use int8 or float32.")
-    g = _Graph(tensors, precision, show)
-    valid = _embeddings(g)
+    width = tensors["embeddings.LayerNorm.bias"].size
+    g = _Graph(tensors, kind, precision, show)
+    _embeddings(g)
+    distances = _distances(g) if "encoder.relative_attention_bias.weight" in tensors else ""
     x = "layer.0.in"
-    for i in range(LAYERS):
-        x = _layer(g, i, x)
-    _pool(g, x, valid)
-    heads = np.concatenate([tensors[f"{h}.weight"] for h in HEAD_NAMES])
-    shifts = np.concatenate([tensors[f"{h}.bias"] for h in HEAD_NAMES])
-    g.node(
-        "Gemm",
-        ["embedding", g.constant("heads.weight", heads), g.constant("heads.bias", shifts)],
-        "logits",
-        transB=1,
-    )
-    g.node("Split", ["logits"], list(HEAD_NAMES), axis=1, num_outputs=2)
+    for i in range(layer_count(tensors)):
+        x = _layer(g, i, x, distances)
+    _pool(g, x)
+    for head, state in (("harm", "both"), ("expressibility", "embedding")):
+        weight, bias = (g.constant(f"{head}.{part}", tensors[f"{head}.{part}"]) for part in ("weight", "bias"))
+        g.node("Gemm", [state, weight, bias], head, transB=1)
     outputs = [helper.make_tensor_value_info(h, TensorProto.FLOAT, ["batch", 5]) for h in HEAD_NAMES]
     if embedding:
-        outputs.append(helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["batch", WIDTH]))
+        outputs.append(helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["batch", width]))
     outputs += [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in dict.fromkeys(g.shown)]
     made = helper.make_graph(
         g.nodes,
@@ -269,30 +398,44 @@ def graph(tensors: Tensors, precision: str = "int8", embedding: bool = False, sh
     return helper.make_model(made, opset_imports=opsets, ir_version=9, producer_name="dichroic")
 
 
-def _embeddings(g: _Graph) -> str:
-    """Word and place embeddings; returns the mask of valid places [batch, tokens]."""
+def _embeddings(g: _Graph) -> None:
+    """Word and place embeddings, and `inside`, the mask of valid places [batch, tokens]."""
     t = g.tensors
-    # Half precision halves the largest tensor; the rows are widened after the
-    # look-up, so only the rows in use pay for it.
-    words = g.constant("words", t["embeddings.word_embeddings.weight"].astype(np.float16))
-    places = t["embeddings.position_embeddings.weight"] + t["embeddings.token_type_embeddings.weight"][0]
-    g.node("Gather", [words, "input_ids"], "words.half")
-    g.node("Cast", ["words.half"], "words.out", to=TensorProto.FLOAT)
+    # No window is longer, and MPNet's pairs of places grow with its square.
+    places = (t["embeddings.position_embeddings.weight"] + t["embeddings.token_type_embeddings.weight"][0])[:PLACES]
+    # The largest tensor stays as small as the base has it, or in half
+    # precision; rows are widened after the look-up, so only those in use pay.
+    codes = t.get("embeddings.word_embeddings.codes")
+    if codes is not None:
+        words = [g.constant("words", codes), "input_ids", g.constant("words.steps", t["embeddings.word_embeddings.steps"])]
+        g.fused("GatherBlockQuantized", words, "words.out", gather_axis=0, quantize_axis=1, block_size=32, bits=4)
+    else:
+        words = g.constant("words", t["embeddings.word_embeddings.weight"].astype(np.float16))
+        g.node("Gather", [words, "input_ids"], "words.half")
+        g.node("Cast", ["words.half"], "words.out", to=TensorProto.FLOAT)
     zero, one = g.constant("zero", np.array([0], np.int64)), g.constant("one", np.array([1], np.int64))
     g.node("Shape", ["input_ids"], "tokens", start=1, end=2)
     g.node("Slice", [g.constant("places", places), zero, "tokens", zero], "places.out")
     g.node("Add", ["words.out", "places.out"], "embedded")
     scale = g.constant("embedded.scale", t["embeddings.LayerNorm.weight"])
     shift = g.constant("embedded.shift", t["embeddings.LayerNorm.bias"])
-    g.node("LayerNormalization", ["embedded", scale, shift], "layer.0.in", axis=-1, epsilon=EPSILON)
+    g.node("LayerNormalization", ["embedded", scale, shift], "layer.0.in", axis=-1, epsilon=g.kind.epsilon)
     numbers = g.constant("numbers", np.arange(places.shape[0], dtype=np.int32))
     g.node("Slice", [numbers, zero, "tokens", zero], "numbers.out")
     g.node("Unsqueeze", ["lengths", one], "lengths.column")
     g.node("Less", ["numbers.out", "lengths.column"], "inside")
-    return g.node("Cast", ["inside"], "valid", to=TensorProto.FLOAT)
 
 
-def _layer(g: _Graph, i: int, x: str) -> str:
+def _distances(g: _Graph) -> str:
+    """MPNet's attention bias [1, heads, tokens, tokens]."""
+    table = g.tensors["encoder.relative_attention_bias.weight"]
+    whole = g.constant("distances.whole", table[distance_buckets(PLACES)].transpose(2, 0, 1)[None])
+    start, axes = g.constant("distances.start", np.zeros(2, np.int64)), g.constant("distances.axes", np.array([2, 3]))
+    g.node("Concat", ["tokens", "tokens"], "tokens.twice", axis=0)
+    return g.node("Slice", [whole, start, "tokens.twice", axes], "distances")
+
+
+def _layer(g: _Graph, i: int, x: str, distances: str) -> str:
     t, at, name = g.tensors, f"encoder.layer.{i}", f"layer.{i}"
 
     def weight(part: str) -> np.ndarray:
@@ -308,7 +451,8 @@ def _layer(g: _Graph, i: int, x: str) -> str:
     )
     thirds = [f"{name}.{p}" for p in ("query", "key", "value")]
     g.node("Split", [packed], thirds, axis=-1, num_outputs=3)
-    context = g.fused("MultiHeadAttention", [*thirds, "", "lengths"], f"{name}.context", num_heads=HEADS)
+    inputs = [*thirds, "", "lengths"] + ([distances] if distances else [])
+    context = g.fused("MultiHeadAttention", inputs, f"{name}.context", num_heads=g.kind.heads)
     attended = g.product(
         context, f"activation.{i}.context", weight("attention.output.dense"), None, f"{name}.attended"
     )
@@ -326,11 +470,16 @@ def _layer(g: _Graph, i: int, x: str) -> str:
     )
 
 
-def _pool(g: _Graph, x: str, valid: str) -> None:
-    """Mean of the states at valid places."""
+def _pool(g: _Graph, x: str) -> None:
+    """`embedding`, the mean of the states at valid places, and `both`, with their highest behind it."""
     one = "one"
-    g.node("Unsqueeze", [valid, one], "valid.row")
+    g.node("Cast", ["inside"], "valid", to=TensorProto.FLOAT)
+    g.node("Unsqueeze", ["valid", one], "valid.row")
     g.node("MatMul", ["valid.row", x], "sum.row")
     g.node("Squeeze", ["sum.row", one], "sum")
     g.node("Cast", ["lengths.column"], "lengths.float", to=TensorProto.FLOAT)
     g.node("Div", ["sum", "lengths.float"], "embedding")
+    g.node("Unsqueeze", ["inside", g.constant("last", np.array([-1]))], "inside.column")
+    g.node("Where", ["inside.column", x, g.constant("lowest", np.array(-1e4, np.float32))], "states")
+    g.node("ReduceMax", ["states", one], "highest", keepdims=0)
+    g.node("Concat", ["embedding", "highest"], "both", axis=1)

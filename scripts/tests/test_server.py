@@ -11,9 +11,7 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,67 +20,13 @@ from typing import Any
 
 import pytest
 import requests
+from running_server import BINARY, MODELS, ROOT, Running, start
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
-from demo_support import lettering, make_key, photograph  # noqa: E402
+from demo_support import lettering, make_key, photograph
 
-BINARY = Path(os.environ.get("DICHROIC_TEST_BINARY", ROOT / "target" / "debug" / "dichroic"))
 CATEGORIES = ["sexual", "hate", "self_harm", "violence", "defamation"]
-ASKED = [name for name in re.split(r"[,\s]+", os.environ.get("MODELS", "")) if name]
-MODELS = [
-    name
-    for name in ("alpha-4o-mini", "beta-3-haiku")
-    if not ASKED or name in ASKED
-]
 SECRET_TEXT = "Zanzibar pineapples never listen to my aunt Griselda."
 CLIENTS = 64
-
-
-class Running:
-    """A server process with its address and key."""
-
-    def __init__(self, process: subprocess.Popen[bytes], url: str, key: str, folder: Path) -> None:
-        self.process, self.url, self.key, self.folder = process, url, key, folder
-        self.log_path = folder / "log"
-
-    def post(self, path: str, body: Any, session: Any = requests, key: str | None = None) -> requests.Response:
-        headers = {"Authorization": f"Bearer {key or self.key}"}
-        return session.post(self.url + path, json=body, headers=headers, timeout=120)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def start(folder: Path, **settings: str) -> Running:
-    assert BINARY.is_file(), f"{BINARY} is missing: run `cargo build` (make test does)"
-    port, key = free_port(), make_key()
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("DICHROIC_")}
-    environment = {
-        **clean,
-        "DICHROIC_API_KEY": key,
-        "DICHROIC_USAGE_LIMIT": "0",
-        "DICHROIC_KEYS_FILE": str(folder / "keys.json"),
-        "DICHROIC_LISTEN": f"127.0.0.1:{port}",
-        "DICHROIC_REQUEST_TIMEOUT_MS": "110000",
-        **settings,
-    }
-    with open(folder / "log", "wb") as log:
-        process = subprocess.Popen([BINARY, "serve"], cwd=ROOT, env=environment, stdout=log, stderr=log)
-    running = Running(process, f"http://127.0.0.1:{port}", key, folder)
-    deadline = time.monotonic() + 180
-    while True:
-        try:
-            if requests.get(running.url + "/readyz", timeout=30).status_code == 200:
-                return running
-        except requests.ConnectionError:
-            pass
-        assert process.poll() is None, (folder / "log").read_text()[-2000:]
-        assert time.monotonic() < deadline, "the server was not ready in time"
-        time.sleep(0.2)
 
 
 @pytest.fixture(scope="module")
@@ -91,12 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     try:
         yield running
     finally:
-        running.process.terminate()
-        try:
-            running.process.wait(40)
-        except subprocess.TimeoutExpired:
-            running.process.kill()
-            running.process.wait()
+        running.stop()
 
 
 def work() -> list[tuple[str, dict[str, Any]]]:

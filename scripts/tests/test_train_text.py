@@ -19,9 +19,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "train")]
 
-import metrics  # noqa: E402
 import text_calibrate  # noqa: E402
 import text_data  # noqa: E402
+from measure import metrics  # noqa: E402
+from normalise import normalise  # noqa: E402
 from text_data import CATEGORIES, Row  # noqa: E402
 
 
@@ -38,12 +39,14 @@ def data(tmp_path: Path) -> Path:
             lines.append(json.dumps({"text": f"{source} says number {i} <user>", "labels": labels, "source": source}))
         with gzip.open(tmp_path / "moderation" / "train" / f"{source}.jsonl.gz", "wt", encoding="utf-8") as handle:
             handle.write("\n".join(lines))
-    for name in (*text_data.HARM_FILES, *text_data.STATEMENT_FILES, "special"):
+    judged = (*text_data.HARM_FILES, *text_data.JUDGED_FILES)
+    for name in (*judged, *text_data.STATEMENT_FILES, "special"):
         lines = []
         for i in range(40):
             item = {"text": f"{name} line {i}", "lang": "en"}
-            if name in text_data.HARM_FILES:
-                item["labels"] = {c: int(c == name and i % 2 == 0) for c in CATEGORIES}
+            if name in judged:
+                own = name if name in CATEGORIES or name == "benign_lookalikes" else "hate"
+                item["labels"] = {c: int(c == own and i % 2 == 0) for c in CATEGORIES}
             else:
                 item["kind"] = "formula" if name == "special" else "statement"
             lines.append(json.dumps(item))
@@ -62,7 +65,8 @@ def test_authored_files_weigh_most_where_they_speak(data):
     rows = text_data.load(data, data / "authored")
     own = next(r for r in rows if r.source == "authored/violence" and r.positive())
     assert dict(zip(CATEGORIES, own.weights)) == {c: 1.0 if c == "violence" else text_data.WEAK_ZERO for c in CATEGORIES}
-    assert all(r.weights == (1.0,) * 5 for r in rows if r.source == "authored/benign_lookalikes")
+    whole = ("authored/benign_lookalikes", "authored/hate", "authored/prompts")
+    assert all(r.weights == (1.0,) * 5 for r in rows if r.source in whole)
     feelings = next(r for r in rows if r.source == "authored/en_feelings")
     assert feelings.weights[CATEGORIES.index("self_harm")] == 0
 
@@ -155,12 +159,44 @@ def test_threshold_measures_and_calibration_error():
     assert metrics.calibration_error(labels, np.full(20_000, 0.9)) == pytest.approx(0.4, abs=0.02)
 
 
-def test_platt_scaling_finds_the_true_slope():
+def test_each_side_of_the_operating_point_gets_its_true_slope():
     random_ = np.random.default_rng(0)
-    logits = random_.normal(size=20_000) * 4
-    labels = (random_.uniform(size=20_000) < text_calibrate.sigmoid(0.5 * logits - 1)).astype(float)
-    scale, bias = text_calibrate.platt(logits, labels, np.ones(20_000))
-    assert scale == pytest.approx(0.5, abs=0.03) and bias == pytest.approx(-1, abs=0.06)
+    logits = random_.normal(size=40_000) * 4
+    slope = np.where(logits < 1, 0.5, 1.5)
+    labels = (random_.uniform(size=40_000) < text_calibrate.sigmoid(slope * (logits - 1))).astype(float)
+    below, above = text_calibrate.slopes(logits, labels, np.ones(40_000), 1.0)
+    assert below == pytest.approx(0.5, abs=0.04) and above == pytest.approx(1.5, abs=0.12)
+    p = text_calibrate.probabilities(logits[:, None], [{"point": 1.0, "below": below, "above": above}])[:, 0]
+    assert metrics.calibration_error(labels, p) < 0.02
+    assert text_calibrate.probabilities(np.array([[1.0]]), [{"point": 1.0, "below": 0.2, "above": 3.0}])[0, 0] == 0.5
+
+
+def test_a_confident_contradiction_doubts_public_labels_but_not_our_own():
+    def row(source: str, target: float) -> Row:
+        return Row("x", source, (target,) * 5, (1.0,) * 5)
+
+    sure, unsure = np.full(5, 0.99), np.full(5, 0.5)
+    rows = [row("hatexplain", 0.0), row("authored/hate", 0.0), row("hatexplain", 0.0), row("civil-spans", 1.0)]
+    doubted = text_data.doubted(rows, np.array([sure, sure, unsure, 1 - sure]))
+    assert doubted[0].weights == (0.1,) * 5
+    assert doubted[1].weights == doubted[2].weights == (1.0,) * 5
+    # Rare harm that a model overlooks is harm all the same.
+    assert doubted[3].weights == (1.0, 0.1, 1.0, 1.0, 1.0)
+
+
+def test_normalised_texts_are_those_that_the_server_makes():
+    cases = json.loads((ROOT / "tests" / "fixtures" / "normalise.json").read_text(encoding="utf-8"))
+    assert len(cases) > 30
+    for raw, expected in cases:
+        assert normalise(raw) == expected, raw
+
+
+def test_a_disguise_is_undone_where_only_signs_changed():
+    text = "you will regret this"
+    for name in ("look-alike letters", "fancy letters", "hidden signs"):
+        for seed in range(20):
+            changed = text_data.DISGUISES[name](text, random.Random(seed))
+            assert normalise(changed) == text, (name, changed)
 
 
 def test_the_operating_point_is_f1_best_above_its_floor():

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from statistics import NormalDist
 
@@ -25,12 +26,13 @@ from tokenizers import Tokenizer
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-import metrics  # noqa: E402
 import text_data  # noqa: E402
 from forge import encoder  # noqa: E402
+from measure import metrics  # noqa: E402
+from normalise import normalise  # noqa: E402
 from text_data import CATEGORIES, EXPRESSIBILITY, Row  # noqa: E402
 
-WINDOW, STRIDE = 256, 192
+WINDOW, STRIDE = encoder.PLACES, 192
 EXACT = {"attention": 16, "inner": 16, "gelu": 32}
 # Highest share of authored look-alikes that a category may flag at 0.5.
 LOOK_ALIKE_LIMIT = 0.03
@@ -39,8 +41,8 @@ OWN_LOOK_ALIKE_LIMIT = 0.05
 SPECIAL_WANTED, LOST_STATEMENTS_LIMIT = 0.97, 0.03
 # Sources whose defamation labels are insults, or made from templates.
 STAND_INS = ("civil-spans", "jigsaw-sample", "diasafety", "convabuse", "synthetic-defamation")
-# Chinese, of which the English vocabulary knows some characters and no words.
-UNREADABLE = ("cold-zh",)
+# Chinese, Japanese and Korean, of which an English vocabulary knows some characters and no words.
+UNREADABLE = {"minilm": ("cold-zh", "authored/east_asian"), "mpnet": ("cold-zh", "authored/east_asian"), "multilingual-e5": ()}
 MAIN_SOURCES = {
     "sexual": ["automod-nsfw", "profanity-list", "ailuminate"],
     "hate": ["davidson", "stormfront", "hatexplain", "hatemoji-build", "civil-spans", "diasafety", "cold-zh", "ailuminate"],
@@ -53,26 +55,31 @@ MAIN_SOURCES = {
 class Classifier:
     """A built graph with the server's windows, scored in batches of like length."""
 
-    def __init__(self, model, tokenizer: Tokenizer, threads: int) -> None:
+    def __init__(self, model, ids: Mapping[str, int], tokenizer: Tokenizer, threads: int) -> None:
+        """`ids` holds `cls_id`, `sep_id` and `pad_id`."""
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
         self.session = onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-        self.tokenizer = tokenizer
+        self.ids, self.tokenizer = ids, tokenizer
 
     def windows(self, text: str) -> list[list[int]]:
-        ids = self.tokenizer.encode(text, add_special_tokens=False).ids
+        """The text's windows, and those of its normalised form where that reads otherwise."""
+        forms = dict.fromkeys((text, normalise(text) or text))
+        own = [self.tokenizer.encode(form, add_special_tokens=False).ids for form in forms]
+        return [window for i, ids in enumerate(own) if i == 0 or ids != own[0] for window in self._cut(ids)]
+
+    def _cut(self, ids: list[int]) -> list[list[int]]:
         room = WINDOW - 2
         starts = [0]
         while starts[-1] + room < len(ids):
             starts.append(starts[-1] + STRIDE)
-        cls, sep = encoder.SPECIAL_IDS["cls_id"], encoder.SPECIAL_IDS["sep_id"]
-        return [[cls, *ids[s : s + room], sep] for s in starts]
+        return [[self.ids["cls_id"], *ids[s : s + room], self.ids["sep_id"]] for s in starts]
 
     def run(self, rows: list[list[int]], outputs: list[str] | None = None) -> list[np.ndarray]:
-        ids = np.zeros((len(rows), max(map(len, rows))), np.int64)
+        ids = np.full((len(rows), max(map(len, rows))), self.ids["pad_id"], np.int64)
         for i, row in enumerate(rows):
             ids[i, : len(row)] = row
         return self.session.run(outputs, {"input_ids": ids, "lengths": np.array([len(r) for r in rows], np.int32)})
@@ -112,9 +119,11 @@ def fitted_range(values: np.ndarray) -> tuple[float, float]:
     return best
 
 
-def activation_ranges(merged: dict[str, np.ndarray], tokenizer: Tokenizer, texts: list[str], threads: int) -> dict:
+def activation_ranges(
+    merged: dict[str, np.ndarray], kind: encoder.Backbone, tokenizer: Tokenizer, texts: list[str], threads: int
+) -> dict:
     """The `activation.*` tensors of the delta, measured in full precision."""
-    shown = Classifier(encoder.graph(merged, "float32", show=True), tokenizer, threads)
+    shown = Classifier(encoder.graph(merged, kind, "float32", show=True), kind.special_ids, tokenizer, threads)
     names = [o.name for o in shown.session.get_outputs()][2:]
     seen: dict[str, list[np.ndarray]] = {name: [] for name in names}
     rows = sorted((w for text in texts for w in shown.windows(text)), key=len)
@@ -146,29 +155,20 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1.0 / (1.0 + np.exp(-np.clip(x, -60, 60)))
 
 
-def platt(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
-    """Scale and bias that make sigmoid(scale * logit + bias) most likely (Newton)."""
-    features = np.stack([logits, np.ones_like(logits)], axis=1)
+def slopes(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, point: float) -> tuple[float, float]:
+    """The slopes below and above `point`, where the probability is a half, that are most likely.
 
-    def loss(at: np.ndarray) -> float:
-        score = features @ at
-        # A weak pull to the identity keeps thin slices from extreme slopes.
-        return float(weights @ (np.logaddexp(0, score) - labels * score) + 5e-3 * (at[0] - 1) ** 2)
-
-    at = np.zeros(2)
-    for _ in range(100):
-        p = sigmoid(features @ at)
-        slope = features.T @ (weights * (p - labels)) + np.array([1e-2 * (at[0] - 1), 0])
-        curve = (features * (weights * p * (1 - p))[:, None]).T @ features + np.diag([1e-2, 1e-6])
-        move = np.linalg.solve(curve, slope)
-        # Far from the answer a whole step overshoots.
-        while loss(at - move) > loss(at) and np.abs(move).max() > 1e-9:
-            move = move / 2
-        at = at - move
-        if np.abs(move).max() < 1e-8:
-            break
-    scale, bias = at
-    return float(max(scale, 0.05)), float(bias)
+    A temperature for each side: 0.5 stays the operating point, and the scores
+    on either side become probabilities.
+    """
+    out = []
+    for side in (logits < point, logits >= point):
+        x, y, w = logits[side] - point, labels[side], weights[side]
+        tried = np.geomspace(0.05, 8, 200)
+        # A weak pull to a slope of 1 keeps thin slices from extremes.
+        loss = [w @ (np.logaddexp(0, s * x) - y * s * x) + 2 * np.log(s) ** 2 for s in tried]
+        out.append(float(tried[int(np.argmin(loss))]))
+    return out[0], out[1]
 
 
 def tail(values: np.ndarray, share: float) -> float:
@@ -213,26 +213,31 @@ def pick(rows: list[Row], c: int, keep: Callable[[Row], bool] = lambda row: True
     return np.array([i for i, row in enumerate(rows) if row.weights[c] > 0 and keep(row)], dtype=int)
 
 
+def written_for(row: Row, c: int) -> bool:
+    return row.source.removeprefix("authored/") in text_data.WRITTEN_FOR[CATEGORIES[c]]
+
+
 def is_look_alike(row: Row, c: int) -> bool:
     """A benign text written to be mistaken for harm of category c."""
-    return row.source in ("authored/benign_lookalikes", f"authored/{CATEGORIES[c]}") and row.targets[c] < 0.5
+    general = row.source in ("authored/benign_lookalikes", "authored/prompts")
+    return (general or written_for(row, c)) and not row.positive()
 
 
-def calibrate(rows: list[Row], logits: np.ndarray) -> list[dict[str, float]]:
-    """Scale by likelihood; bias so that 0.5 is the operating point."""
+def calibrate(rows: list[Row], logits: np.ndarray, unread: tuple[str, ...]) -> list[dict[str, float]]:
+    """Operating point and slopes of every category; `unread` names sources whose language the model does not read."""
     out = []
     for c in range(5):
-        at = pick(rows, c, lambda row: row.source not in UNREADABLE)
+        at = pick(rows, c, lambda row: row.source not in unread)
         labels = np.array([rows[i].targets[c] for i in at])
-        weights = even_weights([rows[i] for i in at], c)
-        scale, _ = platt(logits[at, c], labels, weights)
         alike = pick(rows, c, lambda row, c=c: is_look_alike(row, c))
         # The category's own look-alikes are the hardest: they may not hide
         # among the others.
-        own = np.array([i for i in alike if rows[i].source != "authored/benign_lookalikes"], dtype=int)
+        own = np.array([i for i in alike if written_for(rows[i], c)], dtype=int)
         floor = max(tail(logits[alike, c], LOOK_ALIKE_LIMIT), tail(logits[own, c], OWN_LOOK_ALIKE_LIMIT))
-        point = operating_point(logits[at, c], labels, weights, floor)
-        out.append({"scale": round(scale, 4), "bias": round(-scale * point, 4)})
+        point = operating_point(logits[at, c], labels, even_weights([rows[i] for i in at], c), floor)
+        # Probabilities are of the sources as they come.
+        below, above = slopes(logits[at, c], labels, np.array([rows[i].weights[c] for i in at]), point)
+        out.append({"point": round(point, 4), "below": round(below, 4), "above": round(above, 4)})
     return out
 
 
@@ -290,7 +295,7 @@ def judged(rows: list[Row], scores: np.ndarray, c: int, keep: Callable[[Row], bo
     return np.array([rows[i].targets[c] for i in at]), scores[at, c]
 
 
-def tables(rows: list[Row], scores: np.ndarray) -> Iterable[str]:
+def tables(rows: list[Row], scores: np.ndarray, unread: tuple[str, ...]) -> Iterable[str]:
     """Figures by category, by source, on held-out sources and on look-alikes."""
     seen = [r.source not in text_data.HELD_OUT_SOURCES for r in rows]
     inside = [r for r, s in zip(rows, seen) if s]
@@ -304,15 +309,17 @@ def tables(rows: list[Row], scores: np.ndarray) -> Iterable[str]:
         yield line(category, labels, found)
     labels, found = judged(inside, p, 4, lambda r: r.source not in STAND_INS)
     yield line("defamation without stand-ins", labels, found)
-    real = metrics.auprc(labels, found)
-    readable, known = judged(inside, p, 1, lambda r: r.source not in UNREADABLE)
-    yield line("hate without cold-zh (Chinese)", readable, known)
-    ranks[1] = metrics.auprc(readable, known)
-    yield f"\nMacro AUPRC (hate without cold-zh) {np.mean(ranks):.3f}; with defamation judged without stand-ins {np.mean([*ranks[:4], real]):.3f}.\n"
+    if unread:
+        ranks = []
+        for c, category in enumerate(CATEGORIES):
+            labels, found = judged(inside, p, c, lambda r: r.source not in unread)
+            ranks.append(metrics.auprc(labels, found))
+            yield line(f"{category} without unread languages", labels, found)
+    yield f"\nMacro AUPRC{' without unread languages' if unread else ''} {np.mean(ranks):.3f}.\n"
     yield "### By source (authored, and the main others)\n"
     yield HEADER.format("category, source")
     for c, category in enumerate(CATEGORIES):
-        names = [f"authored/{category}"] if category != "hate" else []
+        names = [f"authored/{name}" for name in (*text_data.WRITTEN_FOR[category], "prompts", "european", "east_asian")]
         for source in names + MAIN_SOURCES[category]:
             labels, found = judged(inside, p, c, lambda r, s=source: r.source == s)
             if len(labels) >= 20:
@@ -331,12 +338,12 @@ def tables(rows: list[Row], scores: np.ndarray) -> Iterable[str]:
             if labels.sum() >= 5:
                 yield line(f"{category}, {name}", labels, found)
     yield "\n### Benign look-alikes (validation share of the authored ones): flagged at 0.5\n"
-    yield "| category | own look-alikes | benign_lookalikes | ordinary authored texts | pheme (news) |\n| --- | --- | --- | --- | --- |"
+    yield "| category | own look-alikes | benign_lookalikes and prompts | ordinary authored texts | pheme (news) |\n| --- | --- | --- | --- | --- |"
     for c, category in enumerate(CATEGORIES):
         cells = []
         for keep in (
-            lambda r, c=c: is_look_alike(r, c) and r.source != "authored/benign_lookalikes",
-            lambda r: r.source == "authored/benign_lookalikes",
+            lambda r, c=c: is_look_alike(r, c) and written_for(r, c),
+            lambda r: r.source in ("authored/benign_lookalikes", "authored/prompts") and not r.positive(),
             lambda r: r.source.removeprefix("authored/") in text_data.STATEMENT_FILES,
             lambda r: r.source == "pheme",
         ):
@@ -347,7 +354,8 @@ def tables(rows: list[Row], scores: np.ndarray) -> Iterable[str]:
         yield f"| {category} | " + " | ".join(cells) + " |"
     for name, keep in (
         ("any category, benign_lookalikes", lambda r: r.source == "authored/benign_lookalikes"),
-        ("any category, all authored look-alikes", lambda r: r.source.removeprefix("authored/") in text_data.HARM_FILES and not r.positive()),
+        ("any category, harmless prompts, news and rants", lambda r: r.source == "authored/prompts" and not r.positive()),
+        ("any category, all English authored look-alikes", lambda r: r.source.removeprefix("authored/") in (*text_data.HARM_FILES, *text_data.JUDGED_FILES) and r.lang == "en" and not r.positive()),
         ("any category, benign in other languages", lambda r: r.lang != "en" and not r.positive()),
     ):
         at = [i for i, r in enumerate(inside) if keep(r)]
@@ -356,15 +364,36 @@ def tables(rows: list[Row], scores: np.ndarray) -> Iterable[str]:
 
 
 def disguise_lines(model: Classifier, rows: list[Row], places: list[dict[str, float]]) -> Iterable[str]:
-    """Recall on authored harm, plain and disguised."""
-    import random
+    """Recall on English authored harm and its look-alikes, plain and in each disguise."""
+    english = [r for r in rows if r.source.startswith("authored/") and r.lang == "en"]
+    harm = [r for r in english if r.positive()]
+    calm = [r for r in english if not r.positive() and r.source.removeprefix("authored/") in (*text_data.HARM_FILES, *text_data.JUDGED_FILES)]
+    yield f"| disguise | {len(harm)} harmful texts flagged in their category | {len(calm)} look-alikes flagged |\n| --- | --- | --- |"
+    total = []
+    for name, change in (("none", lambda text, rng: text), *text_data.DISGUISES.items()):
+        rng = random.Random(1)
+        caught, wrong = (probabilities(model.scores([change(r.text, rng) for r in group])[0], places) >= 0.5 for group in (harm, calm))
+        shares = np.mean([found[r.harms()].any() for found, r in zip(caught, harm)]), wrong.any(axis=1).mean()
+        if name != "none":
+            total.append(shares)
+        yield f"| {name} | {shares[0]:.1%} | {shares[1]:.1%} |"
+    recall, false = np.mean(total, axis=0)
+    yield f"| all disguises | {recall:.1%} | {false:.1%} |"
 
-    rng = random.Random(1)
-    harm = [r for r in rows if r.source.startswith("authored/") and r.positive()]
-    for name, texts in (("plain", [r.text for r in harm]), ("disguised", [text_data.disguise(r.text, rng) for r in harm])):
-        p = probabilities(model.scores(texts)[0], places)
-        caught = np.mean([p[i][np.argmax(r.targets)] >= 0.5 for i, r in enumerate(harm)])
-        yield f"- authored harm, {name}: {caught:.1%} of {len(harm)} flagged in its category"
+
+def language_lines(model: Classifier, places: list[dict[str, float]]) -> Iterable[str]:
+    """Each language of the set that was written for this alone, and is never trained on."""
+    items = [json.loads(line) for line in (text_data.AUTHORED / "languages_eval.jsonl").read_text(encoding="utf-8").splitlines()]
+    p = probabilities(model.scores([item["text"] for item in items])[0], places)
+    labels = np.array([[item["labels"][c] for c in CATEGORIES] for item in items]).astype(bool)
+    yield "| language | harmful | flagged in their category | flagged at all | harmless | flagged | any-harm AUPRC |\n| --- | --- | --- | --- | --- | --- | --- |"
+    for lang in dict.fromkeys(item["lang"] for item in items):
+        own = np.array([item["lang"] == lang for item in items])
+        harm, calm = own & labels.any(axis=1), own & ~labels.any(axis=1)
+        found = p >= 0.5
+        rank = metrics.auprc(labels[own].any(axis=1), p[own].max(axis=1))
+        shares = (found & labels)[harm].any(axis=1).mean(), found[harm].any(axis=1).mean(), found[calm].any(axis=1).mean()
+        yield f"| {lang} | {harm.sum()} | {shares[0]:.1%} | {shares[1]:.1%} | {calm.sum()} | {shares[2]:.1%} | {rank:.3f} |"
 
 
 def special_lines(rows: list[Row], logits: np.ndarray, threshold: float) -> Iterable[str]:
@@ -390,15 +419,17 @@ def special_lines(rows: list[Row], logits: np.ndarray, threshold: float) -> Iter
 
 
 def probabilities(logits: np.ndarray, places: list[dict[str, float]]) -> np.ndarray:
-    scale = np.array([p["scale"] for p in places])
-    bias = np.array([p["bias"] for p in places])
-    return sigmoid(logits * scale + bias)
+    off = logits - np.array([p["point"] for p in places])
+    below, above = (np.array([p[side] for p in places]) for side in ("below", "above"))
+    return sigmoid(off * np.where(off < 0, below, above))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder that holds moderation/train/")
-    parser.add_argument("--base", type=Path, required=True, help="folder with model.safetensors and tokenizer.json")
+    parser.add_argument("--base", type=Path, required=True, help="folder with the base weights and tokenizer.json")
+    parser.add_argument("--backbone", choices=list(encoder.BACKBONES), default="minilm")
+    parser.add_argument("--layers", type=int, nargs="*", help="layers of the base that are kept (all)")
     parser.add_argument("--delta", type=Path, required=True, help="text.safetensors as text_classifier.py wrote it")
     parser.add_argument("--out", type=Path, required=True, help="model folder, e.g. models/alpha-4o-mini")
     parser.add_argument("--notes", type=Path, help="Markdown put at the head of the card")
@@ -407,9 +438,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
 
-    tokenizer = Tokenizer.from_str(encoder.plain_tokenizer(args.base / "tokenizer.json").decode())
-    base, delta = encoder.load_base(args.base / "model.safetensors"), load_file(args.delta)
-    delta = {k: v for k, v in delta.items() if not k.startswith("activation.")}
+    kind, unread = encoder.BACKBONES[args.backbone], UNREADABLE[args.backbone]
+    tokenizer = text_data.plain_tokenizer(kind, args.base)
+    base, delta = encoder.load_base(args.base / kind.weights, args.layers), load_file(args.delta)
+    delta = encoder.packed({k: v for k, v in delta.items() if not k.startswith("activation.")})
     rows = text_data.load(args.data)
     slices: dict[str, list[Row]] = {"calibration": [], "validation": []}
     for row in rows:
@@ -424,14 +456,14 @@ def main() -> None:
 
     authored = [r.text for r in slices["calibration"] if r.source.startswith("authored/")]
     others = [r.text for r in slices["calibration"] if not r.source.startswith("authored/")][::40]
-    delta |= activation_ranges(encoder.merge(base, delta), tokenizer, authored + others, args.threads)
+    delta |= activation_ranges(encoder.merge(base, delta), kind, tokenizer, authored + others, args.threads)
     merged = encoder.merge(base, delta)
-    model = Classifier(encoder.graph(merged), tokenizer, args.threads)
+    model = Classifier(encoder.graph(merged, kind), kind.special_ids, tokenizer, args.threads)
     print("ranges measured", flush=True)
 
     calibration = slices["calibration"]
     harm, special = model.scores([r.text for r in calibration])
-    places = calibrate(calibration, harm)
+    places = calibrate(calibration, harm, unread)
     threshold = special_threshold(calibration, special)
     print("calibrated", places, threshold, flush=True)
     settings = {
@@ -451,13 +483,15 @@ def main() -> None:
     harm, special = model.scores(texts)
     took = time.monotonic() - began
     card = [args.notes.read_text(encoding="utf-8")] if args.notes else []
-    card += tables(validation, probabilities(harm, places))
-    card += ["\n### Disguises (leetspeak, spacing, elongation, typing errors, emoji, look-alike letters)\n"]
+    card += tables(validation, probabilities(harm, places), unread)
+    card += ["\n### Disguises\n"]
     card += disguise_lines(model, validation, places)
+    card += ["\n### Languages (48 texts each, written for this and never trained on; no native review)\n"]
+    card += language_lines(model, places)
     card += ["\n### Expressibility (validation share of the authored texts)\n"]
     card += special_lines(validation, special, threshold)
     if not args.skip_full_precision:
-        full = Classifier(encoder.graph(merged, "float32"), tokenizer, args.threads).scores(texts)[0]
+        full = Classifier(encoder.graph(merged, kind, "float32"), kind.special_ids, tokenizer, args.threads).scores(texts)[0]
         card += ["\n### int8 against float32 (same texts)\n", "| category | AUPRC float32 | AUPRC int8 | loss | mean difference of logits |", "| --- | --- | --- | --- | --- |"]
         for c, category in enumerate(CATEGORIES):
             at = pick(validation, c)

@@ -1,8 +1,8 @@
-"""Trains the text classifier of alpha-4o-mini and writes its delta.
+"""Trains a text classifier and writes its delta.
 
-First the heads are fitted on the frozen encoder (`--probe-only` stops there),
-then low-rank deltas of every layer with them. All randomness comes from
-`--seed`; an interrupted run goes on from its last checkpoint.
+First the heads are fitted on the frozen encoder, then low-rank deltas of every
+layer with them; or a run goes on from a delta (`--start`). All randomness comes
+from `--seed`; an interrupted run goes on from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -12,21 +12,26 @@ import json
 import random
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors.numpy import load_file
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import metrics  # noqa: E402
 import text_data  # noqa: E402
+from forge import encoder  # noqa: E402
+from measure import metrics  # noqa: E402
 from text_model import TextClassifier, load_base  # noqa: E402
 
-CLS, SEP = 101, 102
+
+# How far a teacher is believed beside a source's label, and where there is none.
+TEACHER_SHARE, TEACHER_WEIGHT = 0.6, 0.5
 
 
 class Log:
@@ -40,7 +45,9 @@ class Log:
             handle.write(line + "\n")
 
 
-def tokenise(tokenizer: Tokenizer, texts: list[str], limit: int, seed: int | None) -> list[list[int]]:
+def tokenise(
+    tokenizer: Tokenizer, kind: encoder.Backbone, texts: list[str], limit: int, seed: int | None
+) -> list[list[int]]:
     """Token ids; with a seed, half of the long texts give a window from within."""
     rng = random.Random(seed)
     out = []
@@ -49,16 +56,16 @@ def tokenise(tokenizer: Tokenizer, texts: list[str], limit: int, seed: int | Non
         if len(ids) > room:
             start = rng.randint(0, len(ids) - room) if seed is not None and rng.random() < 0.5 else 0
             ids = ids[start : start + room]
-        out.append([CLS, *ids, SEP])
+        out.append([kind.cls_id, *ids, kind.sep_id])
     return out
 
 
-def pad(rows: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+def pad(rows: list[list[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     width = max(map(len, rows))
     ids = torch.zeros((len(rows), width), dtype=torch.long)
     for i, row in enumerate(rows):
         ids[i, : len(row)] = torch.tensor(row)
-    return ids, torch.tensor([len(row) for row in rows])
+    return ids.to(device), torch.tensor([len(row) for row in rows], device=device)
 
 
 def batches(lengths: list[int], size: int, seed: int) -> list[list[int]]:
@@ -74,12 +81,18 @@ def batches(lengths: list[int], size: int, seed: int) -> list[list[int]]:
     return out
 
 
-def targets_of(rows: list[text_data.Row]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return (
-        torch.tensor([row.targets for row in rows]),
-        torch.tensor([row.weights for row in rows]),
-        torch.tensor([row.kind for row in rows]),
-    )
+def targets_of(rows: list[text_data.Row], device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Targets, weights and kinds; a teacher's word fills what a source left open and tempers what it says."""
+    targets, weights = torch.tensor([row.targets for row in rows]), torch.tensor([row.weights for row in rows])
+    # A little smoothing: no source's labels are beyond doubt.
+    targets = targets * 0.96 + 0.02
+    taught = torch.tensor([row.soft is not None for row in rows])
+    if taught.any():
+        soft = torch.tensor([row.soft or (0.0,) * 5 for row in rows])
+        mixed = torch.where(weights > 0, TEACHER_SHARE * soft + (1 - TEACHER_SHARE) * targets, soft)
+        targets = torch.where(taught[:, None], mixed, targets)
+        weights = torch.where(taught[:, None], weights.clamp(min=TEACHER_WEIGHT), weights)
+    return targets.to(device), weights.to(device), torch.tensor([row.kind for row in rows], device=device)
 
 
 def loss_of(
@@ -88,9 +101,7 @@ def loss_of(
     rows: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
 ) -> torch.Tensor:
     targets, weights, kinds = rows
-    # A little smoothing: no source's labels are beyond doubt.
-    soft = targets * 0.96 + 0.02
-    loss = (F.binary_cross_entropy_with_logits(harm, soft, reduction="none") * weights).sum()
+    loss = (F.binary_cross_entropy_with_logits(harm, targets, reduction="none") * weights).sum()
     known = kinds >= 0
     if known.any():
         loss = loss + 0.5 * F.cross_entropy(
@@ -106,8 +117,8 @@ def scores(model: TextClassifier, ids: list[list[int]], size: int = 64) -> tuple
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
     for start in range(0, len(order), size):
         at = order[start : start + size]
-        a, b = model(*pad([ids[i] for i in at]))
-        harm[at], special[at] = a.numpy(), b.numpy()
+        a, b = model(*pad([ids[i] for i in at], model.words.device))
+        harm[at], special[at] = a.cpu().numpy(), b.cpu().numpy()
     model.train()
     return harm, special
 
@@ -133,16 +144,17 @@ def glance(model: TextClassifier, rows: list[text_data.Row], ids: list[list[int]
 
 def fit_heads(model: TextClassifier, rows: list[text_data.Row], ids: list[list[int]], log: Log) -> None:
     """Logistic regression of both heads on the frozen encoder's embeddings."""
+    device = model.words.device
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-    pooled = torch.zeros((len(ids), 384))
+    pooled = torch.zeros((len(ids), model.harm.in_features), device=device)
     model.eval()
     with torch.no_grad():
         for start in range(0, len(order), 64):
             at = order[start : start + 64]
-            pooled[at] = model.pooled(*pad([ids[i] for i in at]))
+            pooled[at] = model.pooled(*pad([ids[i] for i in at], device))
     model.train()
     log(f"embedded {len(ids)} texts")
-    wanted = targets_of(rows)
+    wanted = targets_of(rows, device)
     parameters = [*model.harm.parameters(), *model.expressibility.parameters()]
     optimiser = torch.optim.LBFGS(parameters, max_iter=150, line_search_fn="strong_wolfe")
 
@@ -157,18 +169,32 @@ def fit_heads(model: TextClassifier, rows: list[text_data.Row], ids: list[list[i
     log(f"heads fitted: loss {before:.4f} -> {float(step().detach()):.4f}")
 
 
+def taught(rows: list[text_data.Row], path: Path) -> list[text_data.Row]:
+    """The rows with a teacher's probabilities, as text_teach.py wrote them."""
+    said = np.load(path)
+    if str(said["data"]) != text_data.digest(rows):
+        raise SystemExit(f"{path} is of other data: run text_teach.py again.")
+    return [
+        row if np.isnan(p[0]) else replace(row, soft=tuple(map(float, p)))
+        for row, p in zip(rows, said["probabilities"])
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder that holds moderation/train/")
-    parser.add_argument("--base", type=Path, required=True, help="folder with model.safetensors and tokenizer.json")
+    parser.add_argument("--base", type=Path, required=True, help="folder with the base weights and tokenizer.json")
+    parser.add_argument("--backbone", choices=list(encoder.BACKBONES), default="minilm")
+    parser.add_argument("--layers", type=int, nargs="*", help="layers of the base that are kept (all)")
     parser.add_argument("--out", type=Path, required=True, help="text.safetensors to write")
     parser.add_argument("--work", type=Path, required=True, help="folder for checkpoints and the log")
     parser.add_argument("--seed", type=int, default=20)
     parser.add_argument("--rows", type=int, default=90_000, help="texts drawn for tuning")
     parser.add_argument("--probe-rows", type=int, default=8_000, help="texts drawn for the heads alone")
-    parser.add_argument("--probe-only", action="store_true", help="fit the heads, leave the encoder as published")
-    parser.add_argument("--start", type=Path, help="checkpoint.pt of an earlier run to go on from, with a new draw")
-    parser.add_argument("--focus", action="store_true", help="draw more of what text_data.FOCUS names")
+    parser.add_argument("--start", type=Path, help="delta (text.safetensors) to go on from; of one with all layers, those kept are taken")
+    parser.add_argument("--emphasis", choices=list(text_data.EMPHASIS), default="even")
+    parser.add_argument("--opinion", type=Path, help="what an earlier model holds of all rows (text_teach.py): contradicted labels of public sources weigh less")
+    parser.add_argument("--teacher", type=Path, help="what a teacher holds of all rows (text_teach.py): learnt beside the labels")
     parser.add_argument("--rank", type=int, default=32)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=64)
@@ -176,22 +202,23 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=0.0,
                         help="stop tuning after this long, the rate having come down by then (0: no limit)")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--checkpoint-every", type=int, default=200)
     parser.add_argument("--look-every", type=int, default=900)
     args = parser.parse_args()
 
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
+    device = torch.device(args.device)
     args.work.mkdir(parents=True, exist_ok=True)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     log = Log(args.work / "train.log")
     settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(args).items()}
     log(f"settings {json.dumps(settings)}")
 
-    tokenizer = Tokenizer.from_file(str(args.base / "tokenizer.json"))
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    model = TextClassifier(load_base(args.base / "model.safetensors"), args.rank)
+    kind = encoder.BACKBONES[args.backbone]
+    tokenizer = text_data.plain_tokenizer(kind, args.base)
+    model = TextClassifier(load_base(args.base / kind.weights, args.layers), kind, args.rank).to(device)
     rows = text_data.load(args.data)
     look = random.Random(args.seed).sample(
         [r for r in rows if text_data.split_of(r.text, r.source) == "validation"
@@ -201,23 +228,26 @@ def main() -> None:
     ) + random.Random(args.seed).sample(
         [r for r in rows if r.source in text_data.HELD_OUT_SOURCES and r.text.isascii()], 700
     )
-    look_ids = tokenise(tokenizer, [r.text for r in look], 96, None)
+    look_ids = tokenise(tokenizer, kind, [r.text for r in look], 96, None)
+    if args.opinion:
+        rows = text_data.doubted(rows, np.load(args.opinion)["probabilities"])
+    if args.teacher:
+        rows = taught(rows, args.teacher)
 
     checkpoint = args.work / "checkpoint.pt"
-    resumed = torch.load(checkpoint, weights_only=True) if checkpoint.exists() and not args.probe_only else None
+    resumed = torch.load(checkpoint, weights_only=True) if checkpoint.exists() else None
     if resumed is None and args.start:
-        model.load_state_dict(torch.load(args.start, weights_only=True)["model"])
+        start = load_file(args.start)
+        whole = args.layers and f"encoder.layer.{len(args.layers)}.output.dense.bias.delta" in start
+        model.load_delta(encoder.of_layers(start, args.layers) if whole else start)
         log(f"start: {glance(model, look, look_ids)}")
     elif resumed is None:
-        sample = text_data.draw(rows, args.probe_rows, args.seed + 1)
-        fit_heads(model, sample, tokenise(tokenizer, [r.text for r in sample], args.tokens, args.seed), log)
+        sample = text_data.draw(rows, args.probe_rows, args.seed + 1, args.emphasis)
+        fit_heads(model, sample, tokenise(tokenizer, kind, [r.text for r in sample], args.tokens, args.seed), log)
         log(f"probe: {glance(model, look, look_ids)}")
-        if args.probe_only:
-            text_data.write(args.out, lambda p: save_file(model.delta_tensors(with_encoder=False), str(p)))
-            return
 
-    drawn = text_data.draw(rows, args.rows, args.seed, args.focus)
-    ids = tokenise(tokenizer, [r.text for r in drawn], args.tokens, args.seed)
+    drawn = text_data.draw(rows, args.rows, args.seed, args.emphasis)
+    ids = tokenise(tokenizer, kind, [r.text for r in drawn], args.tokens, args.seed)
     plan = batches([len(i) for i in ids], args.batch, args.seed)
     heads = [p for n, p in model.named_parameters() if n.startswith(("harm", "expressibility"))]
     low_rank = [p for n, p in model.named_parameters() if "lora" in n]
@@ -240,7 +270,7 @@ def main() -> None:
         optimiser.load_state_dict(resumed["optimiser"])
         done, spent = resumed["done"], resumed["spent"]
         log(f"resumed after {done} steps")
-    bound = {k: settings[k] for k in ("seed", "rows", "rank", "batch", "tokens", "rate", "minutes", "start", "focus")}
+    bound = {k: settings[k] for k in ("seed", "rows", "rank", "batch", "tokens", "rate", "minutes", "start", "emphasis", "backbone", "layers", "opinion", "teacher")}
     log(f"{len(drawn)} texts, {sum(map(len, ids))} tokens, {len(plan)} steps")
 
     running, since, clock, begun = 0.0, 0, time.monotonic(), time.monotonic() - spent
@@ -256,8 +286,8 @@ def main() -> None:
         # Dropout follows the step, so a resumed run repeats what it would have done.
         torch.manual_seed(args.seed * 1_000_003 + step)
         at = plan[step]
-        harm, special = model(*pad([ids[i] for i in at]))
-        loss = loss_of(harm, special, targets_of([drawn[i] for i in at]))
+        harm, special = model(*pad([ids[i] for i in at], device))
+        loss = loss_of(harm, special, targets_of([drawn[i] for i in at], device))
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_([p for g in optimiser.param_groups for p in g["params"]], 1.0)

@@ -15,10 +15,19 @@ import os
 import random
 import re
 import string
+import sys
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
+
+from forge import encoder  # noqa: E402
+from normalise import normalise  # noqa: E402
 
 CATEGORIES = ("sexual", "hate", "self_harm", "violence", "defamation")
 EXPRESSIBILITY = ("statement", "acknowledgement", "agreement", "meaningless", "formula")
@@ -34,7 +43,18 @@ SPLIT_KEY = "dichroic-text-split-1"
 VALIDATION_SHARE = 0.10
 CALIBRATION_SHARE = 0.05
 
+# Files written for one category, in which the other four were not looked for.
 HARM_FILES = ("defamation", "violence", "self_harm", "sexual", "benign_lookalikes")
+# Files in which every line was judged for all five.
+JUDGED_FILES = ("hate", "threats", "intimacy", "despair", "prompts", "east_asian", "european")
+# Where harm of a category stands beside its look-alikes.
+WRITTEN_FOR = {
+    "sexual": ("sexual", "intimacy"),
+    "hate": ("hate",),
+    "self_harm": ("self_harm", "despair"),
+    "violence": ("violence", "threats"),
+    "defamation": ("defamation",),
+}
 STATEMENT_FILES = (
     "en_daily",
     "en_feelings",
@@ -52,8 +72,8 @@ WEAK_ZERO = 0.3
 # Trust in a source's judgement of a category, where it is below 1. Insults and
 # templates only stand in for defamation, and must not outweigh the real thing.
 TRUST: dict[tuple[str, str], float] = {
-    ("civil-spans", "defamation"): 0.2,
-    ("jigsaw-sample", "defamation"): 0.2,
+    ("civil-spans", "defamation"): 0.35,
+    ("jigsaw-sample", "defamation"): 0.4,
     ("diasafety", "defamation"): 0.1,
     ("diasafety", "hate"): 0.3,
     ("synthetic-defamation", "defamation"): 0.3,
@@ -74,6 +94,13 @@ MIXTURE: dict[str, tuple[float, float]] = {
     "authored/self_harm": (5.0, 0.55),
     "authored/sexual": (5.0, 0.52),
     "authored/benign_lookalikes": (5.0, 0.0),
+    "authored/hate": (9.0, 0.48),
+    "authored/threats": (7.0, 0.50),
+    "authored/intimacy": (5.5, 0.50),
+    "authored/despair": (5.0, 0.48),
+    "authored/prompts": (8.0, 0.35),
+    "authored/east_asian": (1.5, 0.50),
+    "authored/european": (2.5, 0.48),
     "authored/special": (4.0, 0.0),
     "authored/near_miss": (3.0, 0.0),
     "authored/en_daily": (1.5, 0.0),
@@ -82,7 +109,7 @@ MIXTURE: dict[str, tuple[float, float]] = {
     "authored/en_opinions": (1.8, 0.0),
     "authored/multilingual": (1.5, 0.0),
     "made/special": (2.0, 0.0),
-    "davidson": (3.5, 0.40),
+    "davidson": (2.5, 0.40),
     "stormfront": (3.0, 0.35),
     "hatexplain": (6.0, 0.50),
     "edos": (2.5, 1.0),
@@ -97,7 +124,7 @@ MIXTURE: dict[str, tuple[float, float]] = {
     "automod-nsfw": (2.5, 0.50),
     "profanity-list": (2.2, 1.0),
     "surge-nontoxic": (0.7, 0.0),
-    "cold-zh": (2.0, 0.50),
+    "cold-zh": (0.8, 0.50),
     "synthetic-defamation": (1.5, 0.55),
     "medquad": (2.2, 0.0),
     "ud-ewt": (4.0, 0.0),
@@ -109,19 +136,26 @@ MIXTURE: dict[str, tuple[float, float]] = {
     "wiki-context": (1.5, 0.0),
 }
 
-# The second, shorter part of the tuning dwells on what the first leaves weak.
-FOCUS: dict[str, float] = {
-    "authored/special": 3.0,
-    "authored/near_miss": 2.5,
-    "made/special": 1.5,
-    "authored/sexual": 1.8,
-    "authored/violence": 1.6,
-    "authored/self_harm": 1.6,
-    "authored/benign_lookalikes": 1.5,
-    "authored/multilingual": 1.5,
-    "cold-zh": 0.3,
+# What a run may draw more or less of.
+EMPHASIS: dict[str, dict[str, float]] = {
+    "even": {},
+    # For a vocabulary that knows other languages.
+    "multilingual": {
+        "authored/east_asian": 9.0,
+        "authored/european": 6.0,
+        "authored/multilingual": 3.0,
+        "cold-zh": 6.0,
+    },
+    # For the last part of a run: what the first leaves weak.
+    "fine": {
+        "authored/special": 2.0,
+        "authored/near_miss": 2.0,
+        "authored/benign_lookalikes": 1.5,
+        "authored/prompts": 1.5,
+        "authored/threats": 1.3,
+        "cold-zh": 0.3,
+    },
 }
-
 
 @dataclass(frozen=True)
 class Row:
@@ -134,9 +168,15 @@ class Row:
     # Index into EXPRESSIBILITY, or -1 where nothing is known.
     kind: int = -1
     lang: str = "en"
+    # What a teacher holds of the five categories, where one was asked.
+    soft: tuple[float, ...] | None = None
+
+    def harms(self) -> list[int]:
+        """The categories that the source calls harmful here; a doubted label does not count."""
+        return [c for c in range(5) if self.targets[c] > 0.5 and self.weights[c] > 0.02]
 
     def positive(self) -> bool:
-        return any(t > 0.5 and w > 0 for t, w in zip(self.targets, self.weights))
+        return bool(self.harms())
 
 
 def split_of(text: str, source: str) -> str:
@@ -157,6 +197,23 @@ def split_of(text: str, source: str) -> str:
 def share_of(text: str) -> float:
     """A fixed number in 0..1 for a text, to thin a sample the same way each run."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") / 2**32
+
+
+def digest(rows: list[Row]) -> str:
+    """Hex SHA-256 of the texts in their order: what was said of rows holds for these rows only."""
+    total = hashlib.sha256()
+    for row in rows:
+        total.update(row.text.encode() + b"\0")
+    return total.hexdigest()
+
+
+def plain_tokenizer(kind: encoder.Backbone, base: Path) -> Tokenizer:
+    """The tokenizer of a base folder, as the server has it."""
+    source = {path.name: path for path in base.iterdir()}
+    tokenizer = Tokenizer.from_str(encoder.tokenizer(kind, source).decode())
+    # A typed `</s>` is four characters, not the end.
+    tokenizer.encode_special_tokens = True
+    return tokenizer
 
 
 def write(path: Path, save: Callable[[Path], object]) -> None:
@@ -212,6 +269,11 @@ def load(data: Path, authored: Path = AUTHORED) -> list[Row]:
             rows.append(
                 Row(item["text"], f"authored/{name}", targets, weights, kind, item["lang"])
             )
+    for name in JUDGED_FILES:
+        for item in _lines(authored / f"{name}.jsonl"):
+            targets = tuple(float(item["labels"][c]) for c in CATEGORIES)
+            kind = 0 if len(item["text"].split()) >= 5 else -1
+            rows.append(Row(item["text"], f"authored/{name}", targets, (1.0,) * 5, kind, item["lang"]))
     zeros = (0.0,) * 5
     for name in STATEMENT_FILES + ("special",):
         for item in _lines(authored / f"{name}.jsonl"):
@@ -224,6 +286,27 @@ def load(data: Path, authored: Path = AUTHORED) -> list[Row]:
                 Row(item["text"], f"authored/{name}", zeros, weights, kind, item["lang"])
             )
     return rows
+
+
+def doubted(rows: list[Row], probabilities: np.ndarray, share: float = 0.1) -> list[Row]:
+    """The rows, with labels of public sources weighed down where a trained model is sure of the opposite.
+
+    `probabilities` is [rows, 5]. Our own lines were read by their writers: a
+    model that contradicts them is what they were written for. So is rare harm
+    that a model overlooks; only of hate, which some sources see in any rudeness,
+    a label of harm is doubted too.
+    """
+    out = []
+    for row, p in zip(rows, probabilities):
+        if not row.source.startswith("authored/"):
+            # Nothing said (NaN) compares as no contradiction.
+            weights = tuple(
+                w * share if q - t > 0.93 or (c == "hate" and t - q > 0.93) else w
+                for c, w, t, q in zip(CATEGORIES, row.weights, row.targets, p)
+            )
+            row = replace(row, weights=weights)
+        out.append(row)
+    return out
 
 
 def made_special(count: int, rng: random.Random) -> list[Row]:
@@ -290,10 +373,11 @@ def made_special(count: int, rng: random.Random) -> list[Row]:
 
 
 # ---- disguises -------------------------------------------------------------
-# The tokenizer folds case and accents, so neither is a disguise here.
 
 LEET = {"a": "@4", "e": "3", "i": "1!", "o": "0", "s": "$5", "t": "7", "l": "1", "u": "v", "c": "(", "b": "8", "g": "9"}
-LOOK_ALIKE = {"a": "а", "e": "е", "o": "о", "c": "с", "p": "р", "x": "х", "i": "і", "y": "у"}
+LOOK_ALIKE = {"a": "аα", "e": "еε", "o": "оο", "c": "с", "p": "рρ", "x": "х", "i": "іι", "y": "у", "k": "к", "h": "һ", "s": "ѕ"}
+FANCY = (0x1D400, 0x1D434, 0x1D468, 0x1D4D0, 0x1D5A0, 0x1D5D4, 0x1D608, 0x1D670)
+HIDDEN = "\u200b\u200c\u200d\u2060\ufeff\u00ad\u202e\u2066"
 EMOJI = "😀😂🤣😊😍😡🤬😭🙏🔥💀👀👍💯🎉❤💔🐒🐍🍆🍑💦🔪🔫🐀🤡😈🥰🙃✨🚀"
 
 
@@ -306,7 +390,27 @@ def _leet(text: str, rng: random.Random) -> str:
 
 
 def _look_alike(text: str, rng: random.Random) -> str:
-    return "".join(LOOK_ALIKE[c] if c in LOOK_ALIKE and rng.random() < 0.3 else c for c in text)
+    rate = rng.choice((0.15, 0.3, 0.7))
+    return "".join(rng.choice(LOOK_ALIKE[c]) if c in LOOK_ALIKE and rng.random() < rate else c for c in text)
+
+
+def _fancy(text: str, rng: random.Random) -> str:
+    if rng.random() < 0.3:
+        return "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in text)
+    start = rng.choice(FANCY)
+    fancy = "".join(
+        chr(start + ord(c) - 65) if c.isascii() and c.isupper()
+        else chr(start + 26 + ord(c) - 97) if c.isascii() and c.islower() else c
+        for c in text
+    )
+    # The one italic letter that Unicode had given a place before.
+    return fancy.replace("\U0001d455", "\u210e")
+
+
+def _hidden(text: str, rng: random.Random) -> str:
+    mark = rng.choice(HIDDEN)
+    rate = rng.choice((0.05, 0.2, 1.0))
+    return "".join(c + mark if c.isalpha() and rng.random() < rate else c for c in text)
 
 
 def _some_words(text: str, rng: random.Random, change) -> str:
@@ -341,27 +445,30 @@ def _typo(word: str, rng: random.Random) -> str:
     )
 
 
+def _emoji(text: str, rng: random.Random) -> str:
+    marks = "".join(rng.choice(EMOJI) for _ in range(rng.randint(1, 3)))
+    return f"{text} {marks}" if rng.random() < 0.7 else f"{marks} {text}"
+
+
+DISGUISES: dict[str, Callable[[str, random.Random], str]] = {
+    "case": lambda text, rng: rng.choice((str.upper, str.lower, str.title, str.swapcase))(text),
+    "leetspeak": _leet,
+    "leetspeak in words": lambda text, rng: _some_words(text, rng, lambda w: _leet(w, rng)),
+    "spaced letters": lambda text, rng: _some_words(text, rng, lambda w: _spaced(w, rng)),
+    "elongation": lambda text, rng: _some_words(text, rng, lambda w: _elongated(w, rng)),
+    "typing errors": lambda text, rng: _some_words(text, rng, lambda w: _typo(w, rng)),
+    "emoji": _emoji,
+    "no punctuation": lambda text, rng: re.sub(r"[.,;:'\"!?]", "", text) or text,
+    "more punctuation": lambda text, rng: text.rstrip(".!") + rng.choice(["!!!", "...", "!?", "??", " .", "!!!!!!"]),
+    "look-alike letters": _look_alike,
+    "fancy letters": _fancy,
+    "hidden signs": _hidden,
+}
+
+
 def disguise(text: str, rng: random.Random) -> str:
     """Write a text the way a typist in a hurry or someone evading a filter might."""
-    kind = rng.randrange(9)
-    if kind == 0:
-        return _leet(text, rng)
-    if kind == 1:
-        return _some_words(text, rng, lambda w: _leet(w, rng))
-    if kind == 2:
-        return _some_words(text, rng, lambda w: _spaced(w, rng))
-    if kind == 3:
-        return _some_words(text, rng, lambda w: _elongated(w, rng))
-    if kind == 4:
-        return _some_words(text, rng, lambda w: _typo(w, rng))
-    if kind == 5:
-        marks = "".join(rng.choice(EMOJI) for _ in range(rng.randint(1, 3)))
-        return f"{text} {marks}" if rng.random() < 0.7 else f"{marks} {text}"
-    if kind == 6:
-        return re.sub(r"[.,;:'\"!?]", "", text) or text
-    if kind == 7:
-        return text.rstrip(".!") + rng.choice(["!!!", "...", "!?", "??", " .", "!!!!!!"])
-    return _look_alike(text, rng)
+    return DISGUISES[rng.choice(list(DISGUISES))](text, rng)
 
 
 def joined(first: Row, second: Row) -> Row:
@@ -375,14 +482,18 @@ def joined(first: Row, second: Row) -> Row:
             targets.append(0.0)
             weights.append(min(wa, wb))
     kind = 0 if 0 in (first.kind, second.kind) else -1
-    return Row(f"{first.text} {second.text}", first.source, tuple(targets), tuple(weights), kind)
+    soft = tuple(map(max, first.soft, second.soft)) if first.soft and second.soft else None
+    return Row(f"{first.text} {second.text}", first.source, tuple(targets), tuple(weights), kind, soft=soft)
 
 
-def draw(rows: list[Row], count: int, seed: int, focus: bool = False) -> list[Row]:
+def draw(rows: list[Row], count: int, seed: int, emphasis: str = "even") -> list[Row]:
     """Draw the training order: by source share, then by label, then disguised.
 
-    `focus` weighs the sources by FOCUS besides. Draws go round each pool in shuffled order before any row comes again.
+    `emphasis` weighs the sources by one of EMPHASIS besides. Draws go round each
+    pool in shuffled order before any row comes again. Two thirds of the texts
+    are normalised, as the server has them.
     """
+    factors = EMPHASIS[emphasis]
     rng = random.Random(seed)
     pools: dict[tuple[str, bool], list[Row]] = defaultdict(list)
     for row in rows:
@@ -394,7 +505,7 @@ def draw(rows: list[Row], count: int, seed: int, focus: bool = False) -> list[Ro
     if missing:
         raise SystemExit(f"No mixture share for source {missing[0]}: add it to MIXTURE.")
     mixture = {
-        source: (share * (FOCUS.get(source, 1.0) if focus else 1.0), part)
+        source: (share * factors.get(source, 1.0), part)
         for source, (share, part) in MIXTURE.items()
     }
     total = sum(share for share, _ in mixture.values())
@@ -424,9 +535,9 @@ def draw(rows: list[Row], count: int, seed: int, focus: bool = False) -> list[Ro
             if other.kind <= 0 and len(other.text) < 160:
                 row = joined(row, other) if rng.random() < 0.5 else joined(other, row)
         if rng.random() < (0.10 if special else 0.22):
-            row = Row(
-                disguise(row.text, rng), row.source, row.targets, row.weights, row.kind, row.lang
-            )
+            row = replace(row, text=disguise(row.text, rng))
+        if rng.random() < 0.67:
+            row = replace(row, text=normalise(row.text).strip() or row.text)
         out.append(row)
     return out
 
@@ -436,9 +547,9 @@ def _by_rarest_positive(pool: list[Row]) -> dict[str, list[Row]]:
     counts = [0] * 5
     for row in pool:
         for i in range(5):
-            counts[i] += row.targets[i] > 0.5 and row.weights[i] > 0
+            counts[i] += i in row.harms()
     groups: dict[str, list[Row]] = defaultdict(list)
     for row in pool:
-        own = [i for i in range(5) if row.targets[i] > 0.5 and row.weights[i] > 0]
+        own = row.harms()
         groups[CATEGORIES[min(own, key=lambda i: counts[i])]].append(row)
     return dict(groups)

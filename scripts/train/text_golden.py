@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import load_file
-from tokenizers import Tokenizer
 
 import text_calibrate
 import text_data
@@ -40,17 +39,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--base", type=Path, required=True)
-    parser.add_argument("--model", type=Path, required=True, help="model folder, e.g. models/alpha-4o-mini")
+    parser.add_argument("--model", type=Path, required=True, help="model folder of a MiniLM classifier, e.g. models/alpha-4o-mini")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--each", type=int, default=10, help="texts of each file and label")
     args = parser.parse_args()
 
     rows = sample(text_data.load(args.data), args.each)
-    tokenizer = Tokenizer.from_str(encoder.plain_tokenizer(args.base / "tokenizer.json").decode())
+    kind = encoder.BACKBONES["minilm"]
+    tokenizer = text_data.plain_tokenizer(kind, args.base)
     merged = encoder.merge(
         encoder.load_base(args.base / "model.safetensors"), load_file(args.model / "text.safetensors")
     )
-    model = text_calibrate.Classifier(encoder.graph(merged, "float32"), tokenizer, 2)
+    model = text_calibrate.Classifier(encoder.graph(merged, kind, "float32"), kind.special_ids, tokenizer, 2)
     harm, special = model.scores([r.text for r in rows])
     places = json.loads((args.model / "text.json").read_text(encoding="utf-8"))["calibration"]
     harm, special = text_calibrate.probabilities(harm, places), 1 - text_calibrate.softmax(special)[:, 0]

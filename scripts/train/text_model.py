@@ -1,4 +1,4 @@
-"""Owns the trainable form of the text classifier: MiniLM with low-rank deltas.
+"""Owns the trainable form of a text classifier: an encoder with low-rank deltas.
 
 The base weights stay frozen. Every linear layer gets a low-rank delta, its bias
 and the layer normalisations a plain one; `delta_tensors` writes them under the
@@ -8,14 +8,18 @@ names that scripts/forge/encoder.py reads.
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-LAYERS, WIDTH, HEADS, INNER, EPSILON = 6, 384, 12, 1536, 1e-12
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from forge import encoder  # noqa: E402
 
 
 class Linear(nn.Module):
@@ -47,16 +51,16 @@ class Linear(nn.Module):
 class Norm(nn.Module):
     """A layer normalisation whose scale and shift are trained."""
 
-    def __init__(self, name: str, base: dict[str, Tensor]) -> None:
+    def __init__(self, name: str, base: dict[str, Tensor], epsilon: float) -> None:
         super().__init__()
-        self.name = name
+        self.name, self.epsilon = name, epsilon
         for part in ("weight", "bias"):
             value = base[f"{name}.{part}"]
             self.register_buffer(f"base_{part}", value.clone(), persistent=False)
             setattr(self, part, nn.Parameter(value.clone()))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, (WIDTH,), self.weight, self.bias, EPSILON)
+        return F.layer_norm(x, (x.shape[-1],), self.weight, self.bias, self.epsilon)
 
     def delta(self) -> dict[str, Tensor]:
         return {
@@ -66,37 +70,43 @@ class Norm(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, index: int, base: dict[str, Tensor], rank: int) -> None:
+    def __init__(self, index: int, base: dict[str, Tensor], kind: encoder.Backbone, rank: int) -> None:
         super().__init__()
         at = f"encoder.layer.{index}"
+        self.heads = kind.heads
         self.query = Linear(f"{at}.attention.self.query", base, rank)
         self.key = Linear(f"{at}.attention.self.key", base, rank)
         self.value = Linear(f"{at}.attention.self.value", base, rank)
         self.attended = Linear(f"{at}.attention.output.dense", base, rank)
-        self.norm_1 = Norm(f"{at}.attention.output.LayerNorm", base)
+        self.norm_1 = Norm(f"{at}.attention.output.LayerNorm", base, kind.epsilon)
         self.up = Linear(f"{at}.intermediate.dense", base, rank)
         self.down = Linear(f"{at}.output.dense", base, rank)
-        self.norm_2 = Norm(f"{at}.output.LayerNorm", base)
+        self.norm_2 = Norm(f"{at}.output.LayerNorm", base, kind.epsilon)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        batch, tokens, _ = x.shape
+        batch, tokens, width = x.shape
 
         def split(y: Tensor) -> Tensor:
-            return y.view(batch, tokens, HEADS, WIDTH // HEADS).transpose(1, 2)
+            return y.view(batch, tokens, self.heads, width // self.heads).transpose(1, 2)
 
         y = F.scaled_dot_product_attention(
             split(self.query(x)), split(self.key(x)), split(self.value(x)), attn_mask=mask
         )
-        y = y.transpose(1, 2).reshape(batch, tokens, WIDTH)
+        y = y.transpose(1, 2).reshape(batch, tokens, width)
         x = self.norm_1(x + F.dropout(self.attended(y), 0.1, self.training))
         return self.norm_2(x + F.dropout(self.down(F.gelu(self.up(x))), 0.1, self.training))
 
 
 class TextClassifier(nn.Module):
-    """MiniLM, mean pooling, five harm logits and five expressibility logits."""
+    """The encoder, pooling, five harm logits and five expressibility logits.
 
-    def __init__(self, base: dict[str, Tensor], rank: int) -> None:
+    Harm is read from the mean and the highest of the states, so that one bad
+    sentence shows among many; expressibility from their mean alone.
+    """
+
+    def __init__(self, base: dict[str, Tensor], kind: encoder.Backbone, rank: int) -> None:
         super().__init__()
+        width = base["embeddings.LayerNorm.bias"].numel()
         self.register_buffer("words", base["embeddings.word_embeddings.weight"], persistent=False)
         self.register_buffer(
             "places",
@@ -104,42 +114,68 @@ class TextClassifier(nn.Module):
             + base["embeddings.token_type_embeddings.weight"][0],
             persistent=False,
         )
-        self.norm_0 = Norm("embeddings.LayerNorm", base)
-        self.layers = nn.ModuleList(Layer(i, base, rank) for i in range(LAYERS))
-        self.harm = nn.Linear(WIDTH, 5)
-        self.expressibility = nn.Linear(WIDTH, 5)
+        # MPNet's view of distances stays as published.
+        distances = base.get("encoder.relative_attention_bias.weight")
+        if distances is not None:
+            buckets = torch.from_numpy(encoder.distance_buckets(encoder.PLACES))
+            distances = distances[buckets].permute(2, 0, 1)[None].contiguous()
+        self.register_buffer("distances", distances, persistent=False)
+        self.norm_0 = Norm("embeddings.LayerNorm", base, kind.epsilon)
+        self.layers = nn.ModuleList(Layer(i, base, kind, rank) for i in range(encoder.layer_count(base)))
+        self.harm = nn.Linear(2 * width, 5)
+        self.expressibility = nn.Linear(width, 5)
 
     def pooled(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """Mean and highest state of every text, side by side [batch, 2 * width]."""
         tokens = ids.shape[1]
-        inside = torch.arange(tokens)[None, :] < lengths[:, None]
+        inside = torch.arange(tokens, device=ids.device)[None, :] < lengths[:, None]
         x = self.norm_0(self.words[ids] + self.places[:tokens])
         mask = inside[:, None, None, :]
+        if self.distances is not None:
+            mask = self.distances[..., :tokens, :tokens].masked_fill(~mask, -1e4)
         for layer in self.layers:
             x = layer(x, mask)
-        return (x * inside[..., None]).sum(1) / lengths[:, None]
+        column = inside[..., None]
+        mean = (x * column).sum(1) / lengths[:, None]
+        return torch.cat([mean, x.masked_fill(~column, -1e4).amax(1)], dim=1)
 
     def heads(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
-        return self.harm(pooled), self.expressibility(pooled)
+        return self.harm(pooled), self.expressibility(pooled[:, : pooled.shape[1] // 2])
 
     def forward(self, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         return self.heads(F.dropout(self.pooled(ids, lengths), 0.1, self.training))
 
-    def delta_tensors(self, with_encoder: bool = True) -> dict[str, Tensor]:
-        """What text.safetensors holds; without the encoder only the heads."""
+    def delta_tensors(self) -> dict[str, Tensor]:
+        """What text.safetensors holds."""
         out: dict[str, Tensor] = {}
-        if with_encoder:
-            for module in self.modules():
-                if isinstance(module, (Linear, Norm)):
-                    out |= module.delta()
+        for module in self.modules():
+            if isinstance(module, (Linear, Norm)):
+                out |= module.delta()
         for name in ("harm", "expressibility"):
             head = getattr(self, name)
             out[f"{name}.weight"] = head.weight.detach().clone()
             out[f"{name}.bias"] = head.bias.detach().clone()
-        return out
+        return {name: value.cpu().contiguous() for name, value in out.items()}
+
+    def load_delta(self, delta: Mapping[str, np.ndarray]) -> None:
+        """Goes on from a committed delta; one of a smaller rank fills the first of its rows."""
+        delta = {name: torch.from_numpy(value) for name, value in encoder.unpacked(delta).items()}
+        for module in self.modules():
+            if isinstance(module, Linear):
+                a, b = (delta[f"{module.name}.weight.lora_{x}"] for x in "ab")
+                module.lora_a.data[: len(a)] = a
+                module.lora_b.data[:, : b.shape[1]] = b / 2.0
+                module.bias.data = module.base_bias + delta[f"{module.name}.bias.delta"]
+            elif isinstance(module, Norm):
+                for part in ("weight", "bias"):
+                    getattr(module, part).data = getattr(module, f"base_{part}") + delta[f"{module.name}.{part}.delta"]
+        for name in ("harm", "expressibility"):
+            head = getattr(self, name)
+            weight = delta[f"{name}.weight"]
+            head.weight.data.zero_()
+            head.weight.data[:, : weight.shape[1]] = weight
+            head.bias.data = delta[f"{name}.bias"]
 
 
-def load_base(path: Path) -> dict[str, Tensor]:
-    base = load_file(str(path))
-    if "embeddings.word_embeddings.weight" not in base:
-        raise SystemExit(f"{path} is not all-MiniLM-L6-v2: it has no word embeddings.")
-    return base
+def load_base(path: Path, layers: list[int] | None = None) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in encoder.load_base(path, layers).items()}

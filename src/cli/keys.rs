@@ -56,7 +56,7 @@ struct CreateArgs {
     /// What to call the key
     #[arg(long)]
     label: Option<String>,
-    /// Operations the key may use: prism_text, sunshine_text, guardian_text, guardian_image [default: all]
+    /// Operations the key may use: prism_text, sunshine_text, guardian_text, guardian_image, moderation [default: all]
     #[arg(long = "scope", value_name = "OPERATION", num_args = 1.., value_delimiter = ',')]
     scopes: Vec<Operation>,
     /// When the key ends: a span such as 90m, 12h, 30d or 4w, or a time such as 2030-01-31T12:00:00Z

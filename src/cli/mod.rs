@@ -27,7 +27,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve the four operations over HTTP
+    /// Serve the operations over HTTP
     #[command(after_help = "Settings are read from the file, then the environment, then flags; the last one wins.\n\n\
         Examples:\n  DICHROIC_API_KEY=$(openssl rand -hex 24) dichroic serve\n  \
         dichroic serve --listen 127.0.0.1:9000 --models alpha-4o-mini")]

@@ -1,4 +1,4 @@
-//! The `image` field: Base64 in its many spellings, to bytes within the size limit.
+//! Pictures in requests: Base64 in its many spellings, to bytes within the size limit.
 
 use base64::{
     Engine as _, alphabet,
@@ -8,12 +8,12 @@ use base64::{
 /// Largest accepted picture, in decoded bytes: 10 MiB.
 pub const MAX_BYTES: usize = 10 * 1024 * 1024;
 
-/// Decoded bytes of an `image` field: at least one, at most [`MAX_BYTES`]. Whether they are a picture is for
+/// Decoded bytes of a picture: at least one, at most [`MAX_BYTES`]. Whether they are a picture is for
 /// `imaging` to say.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ImageBytes(Vec<u8>);
 
-/// Why an `image` field holds no bytes of a picture.
+/// Why a field holds no bytes of a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImageFieldError {
     /// The field is not Base64, or it is empty.
@@ -22,6 +22,9 @@ pub enum ImageFieldError {
     /// More than [`MAX_BYTES`].
     #[error("image must be at most 10 MiB when decoded")]
     TooLarge,
+    /// An address where a picture may be had, instead of the picture.
+    #[error("an image url must be a data: URL")]
+    NotDataUrl,
 }
 
 const INDIFFERENT: GeneralPurposeConfig = GeneralPurposeConfig::new()
@@ -54,6 +57,14 @@ impl ImageBytes {
         }
     }
 
+    /// As [`from_base64`](Self::from_base64), but the prefix must be there: any other URL would have to be fetched.
+    ///
+    /// # Errors
+    /// [`ImageFieldError`].
+    pub fn from_data_url(url: &str) -> Result<Self, ImageFieldError> {
+        if is_data_url(url) { Self::from_base64(url) } else { Err(ImageFieldError::NotDataUrl) }
+    }
+
     /// The decoded bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -67,12 +78,18 @@ impl std::fmt::Debug for ImageBytes {
     }
 }
 
+const SCHEME: &str = "data:";
+
+fn is_data_url(url: &str) -> bool {
+    url.trim_ascii_start().get(..SCHEME.len()).is_some_and(|scheme| scheme.eq_ignore_ascii_case(SCHEME))
+}
+
 fn strip_data_prefix(field: &str) -> Result<&str, ImageFieldError> {
     let field = field.trim_ascii_start();
-    let Some(scheme) = field.get(..5).filter(|scheme| scheme.eq_ignore_ascii_case("data:")) else {
+    if !is_data_url(field) {
         return Ok(field);
-    };
-    let rest = &field[scheme.len()..];
+    }
+    let rest = &field[SCHEME.len()..];
     let (header, data) = rest.split_once(',').ok_or(ImageFieldError::InvalidBase64)?;
     let is_base64 = header.len() >= 7
         && header.is_char_boundary(header.len() - 7)
@@ -113,6 +130,17 @@ mod tests {
             ["", " ", "=", "A", "*abc", "+//-AQ", "data:image/png,abcd", "data:image/png;base64", "é", "data:é,AAAA"]
         {
             assert_eq!(decode(field), Err(ImageFieldError::InvalidBase64), "{field:?}");
+        }
+    }
+
+    #[test]
+    fn a_url_must_hold_the_picture() {
+        let read = |url: &str| ImageBytes::from_data_url(url).map(|image| image.as_bytes().to_vec());
+        assert_eq!(read(" Data:image/png;base64,+//+AQ==").as_deref(), Ok(BYTES));
+        assert_eq!(read("data:image/png,+//+AQ=="), Err(ImageFieldError::InvalidBase64));
+        for url in ["https://example.com/a.png", "HTTP://a", "file:///etc/passwd", "+//+AQ==", "data", "", "dat\u{e9}:"]
+        {
+            assert_eq!(read(url), Err(ImageFieldError::NotDataUrl), "{url:?}");
         }
     }
 

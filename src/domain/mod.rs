@@ -5,6 +5,7 @@
 
 pub mod expression;
 pub mod image;
+pub mod input;
 pub mod model_id;
 pub mod moderation;
 pub mod operation;
@@ -13,8 +14,9 @@ pub mod usage;
 
 pub use self::image::{ImageBytes, ImageFieldError};
 pub use expression::{Expressibility, Polarity, Prism, care};
+pub use input::{Grouping, InputError, ModerationInput, Part};
 pub use model_id::{ModelId, UnknownModel};
-pub use moderation::{Category, Scores, Threshold, ThresholdOutOfRange, Verdict};
+pub use moderation::{Category, Finding, Modality, Scores, Threshold, ThresholdOutOfRange, Verdict};
 pub use operation::Operation;
 pub use text::{TextError, ValidText};
 pub use usage::{LimitDecision, UsageLimit};

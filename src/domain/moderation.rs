@@ -1,5 +1,7 @@
 //! All moderation policy: categories, scores, thresholds, verdicts.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 /// A harm category, in the order of the interface.
@@ -34,6 +36,26 @@ impl Category {
     }
 }
 
+/// A kind of content that is moderated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Modality {
+    /// What is written.
+    Text,
+    /// What a picture shows.
+    Image,
+}
+
+impl Modality {
+    /// The categories that are judged in it. In pictures nothing here sees the others: their scores are 0, and they
+    /// are documented as not seen rather than guessed.
+    pub const fn categories(self) -> &'static [Category] {
+        match self {
+            Self::Text => &Category::ALL,
+            Self::Image => &[Category::Sexual],
+        }
+    }
+}
+
 /// Five independent probabilities in `[0, 1]`, rounded to four decimals, in the order of [`Category::ALL`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Scores([f64; 5]);
@@ -42,6 +64,11 @@ impl Scores {
     /// Rounds and clamps raw probabilities. A value that is not a number counts as 1: nothing passes because of a fault.
     pub fn new(raw: [f32; 5]) -> Self {
         Self(raw.map(|p| if p.is_nan() { 1.0 } else { (f64::from(p).clamp(0.0, 1.0) * 1e4).round() / 1e4 }))
+    }
+
+    /// The scores of content whose every judged category has the probability `raw`.
+    pub fn of(modality: Modality, raw: f32) -> Self {
+        Self::new(Category::ALL.map(|category| if modality.categories().contains(&category) { raw } else { 0.0 }))
     }
 
     /// The score of one category.
@@ -126,6 +153,32 @@ impl Verdict {
     }
 }
 
+/// A verdict on content that may be of several kinds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    verdict: Verdict,
+    modalities: BTreeSet<Modality>,
+}
+
+impl Finding {
+    /// Judges pieces of content as one: the highest score of a category counts.
+    pub fn of(pieces: &[(Modality, Scores)], threshold: Threshold) -> Self {
+        let scores = pieces.iter().map(|&(_, scores)| scores).fold(Scores::default(), Scores::max);
+        let modalities = pieces.iter().map(|&(modality, _)| modality).collect();
+        Self { verdict: threshold.judge(scores), modalities }
+    }
+
+    /// The verdict on all of it.
+    pub fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    /// The kinds of content in which the category was looked for.
+    pub fn judged_in(&self, category: Category) -> impl Iterator<Item = Modality> {
+        self.modalities.iter().copied().filter(move |modality| modality.categories().contains(&category))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,5 +216,17 @@ mod tests {
         let wild = Scores::new([f32::NAN, -1.0, 2.0, 0.3, 0.4]);
         assert_eq!(wild, Scores::new([1.0, 0.0, 1.0, 0.3, 0.4]));
         assert_eq!(wild.max(Scores::new([0.2, 0.1, 0.9, 0.1, 0.6])), Scores::new([1.0, 0.1, 1.0, 0.3, 0.6]));
+    }
+
+    #[test]
+    fn a_finding_says_where_each_category_was_looked_for() {
+        let picture = (Modality::Image, Scores::of(Modality::Image, 0.7));
+        let text = (Modality::Text, Scores::new([0.1, 0.6, 0.0, 0.0, 0.0]));
+        let both = Finding::of(&[picture, text, picture], Threshold::default());
+        assert_eq!(both.verdict().scores(), Scores::new([0.7, 0.6, 0.0, 0.0, 0.0]));
+        let judged = |finding: &Finding, category| finding.judged_in(category).collect::<Vec<_>>();
+        assert_eq!(judged(&both, Category::Sexual), [Modality::Text, Modality::Image]);
+        assert_eq!(judged(&both, Category::Hate), [Modality::Text]);
+        assert_eq!(judged(&Finding::of(&[picture], Threshold::default()), Category::Hate), []);
     }
 }

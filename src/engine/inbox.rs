@@ -46,6 +46,10 @@ impl<T> Inbox<T> {
         Ok(())
     }
 
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
     /// Refuses further items and wakes every worker. What is queued can still be taken.
     pub(super) fn close(&self) {
         self.lock().closed = true;

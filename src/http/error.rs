@@ -1,7 +1,7 @@
 //! The sole mapping of errors to statuses, codes and messages.
 //!
 //! Owns the error body. Refuses to carry anything that came from a caller: messages are fixed sentences, and `param`
-//! is one of four known names. Runs on the tokio threads.
+//! is one of five known names. Runs on the tokio threads.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::{
-    domain::{ImageFieldError, TextError, ThresholdOutOfRange, UnknownModel},
+    domain::{ImageFieldError, InputError, TextError, ThresholdOutOfRange, UnknownModel},
     service::ServiceError,
 };
 
@@ -24,6 +24,7 @@ pub(super) enum Param {
     Text,
     Model,
     Image,
+    Input,
     ScoreThreshold,
 }
 
@@ -34,6 +35,7 @@ impl Param {
             Self::Text => "text",
             Self::Model => "model",
             Self::Image => "image",
+            Self::Input => "input",
             Self::ScoreThreshold => "score_threshold",
         }
     }
@@ -74,14 +76,18 @@ pub(super) enum ApiError {
     DuplicateField(Param),
     MissingField(Param),
     InvalidType(Param),
-    TextBlank,
-    TextTooLong,
+    InputEmpty,
+    TooManyInputs,
+    InvalidInputPart,
+    TextBlank(Param),
+    TextTooLong(Param),
     UnknownModel,
     ScoreThresholdOutOfRange,
-    InvalidBase64,
-    ImageTooLarge,
-    UnsupportedImage,
-    CorruptImage,
+    UnsupportedImageUrl,
+    InvalidBase64(Param),
+    ImageTooLarge(Param),
+    UnsupportedImage(Param),
+    CorruptImage(Param),
     ModelNotInstalled,
     GenerationRejected,
     DeadlineExceeded,
@@ -104,7 +110,7 @@ impl ApiError {
     #[rustfmt::skip]
     pub(super) const fn facts(self) -> Facts {
         use ErrorType::{Authentication, InvalidRequest, NotFound, NotImplemented, RateLimit, Server};
-        use Param::{Image, Model, ScoreThreshold, Text};
+        use Param::{Image, Input, Model, ScoreThreshold, Text};
 
         let (status, kind, code, param, message) = match self {
             Self::NotFound => (404, NotFound, "not_found", None, "there is nothing at this path"),
@@ -124,22 +130,34 @@ impl ApiError {
                 Text => "text is required",
                 Model => "model is required",
                 Image => "image is required",
+                Input => "input is required",
                 ScoreThreshold => "score_threshold is required",
             }),
             Self::InvalidType(field) => (400, InvalidRequest, "invalid_type", Some(field), match field {
                 Text => "text must be a string",
                 Model => "model must be a string or null",
                 Image => "image must be a string",
+                Input => "input must be a string, an array of strings, or an array of text and image_url parts",
                 ScoreThreshold => "score_threshold must be a number or null",
             }),
-            Self::TextBlank => (400, InvalidRequest, "text_blank", Some(Text), "text must hold at least one character that is not white space"),
-            Self::TextTooLong => (400, InvalidRequest, "text_too_long", Some(Text), "text must be at most 500 characters"),
+            Self::InputEmpty => (400, InvalidRequest, "input_empty", Some(Input), "input must hold at least one item"),
+            Self::TooManyInputs => (400, InvalidRequest, "too_many_inputs", Some(Input), "input must hold at most 32 items"),
+            Self::InvalidInputPart => (400, InvalidRequest, "invalid_input_part", Some(Input), r#"each part of input must be {"type": "text", "text": "..."} or {"type": "image_url", "image_url": {"url": "data:..."}}"#),
+            Self::TextBlank(field) => (400, InvalidRequest, "text_blank", Some(field), match field {
+                Input => "each text of input must hold at least one character that is not white space",
+                _ => "text must hold at least one character that is not white space",
+            }),
+            Self::TextTooLong(field) => (400, InvalidRequest, "text_too_long", Some(field), match field {
+                Input => "the texts of input must be at most 16,000 characters together",
+                _ => "text must be at most 500 characters",
+            }),
             Self::UnknownModel => (400, InvalidRequest, "unknown_model", Some(Model), "model must be one of alpha-4o-mini, beta-3-haiku, gamma-1.5-flash, delta-3.1"),
             Self::ScoreThresholdOutOfRange => (400, InvalidRequest, "score_threshold_out_of_range", Some(ScoreThreshold), "score_threshold must be a number from 0.1 to 1"),
-            Self::InvalidBase64 => (400, InvalidRequest, "invalid_base64", Some(Image), "image must be Base64-encoded image data"),
-            Self::ImageTooLarge => (400, InvalidRequest, "image_too_large", Some(Image), "image must be at most 10 MiB decoded, 40 megapixels and 16,384 pixels a side"),
-            Self::UnsupportedImage => (400, InvalidRequest, "unsupported_image", Some(Image), "image must be a JPEG, PNG, WebP, GIF, BMP or TIFF picture"),
-            Self::CorruptImage => (400, InvalidRequest, "corrupt_image", Some(Image), "the image data are damaged or incomplete"),
+            Self::UnsupportedImageUrl => (400, InvalidRequest, "unsupported_image_url", Some(Input), "an image url must be a data: URL that holds the image; this server fetches nothing"),
+            Self::InvalidBase64(field) => (400, InvalidRequest, "invalid_base64", Some(field), "an image must be Base64-encoded image data"),
+            Self::ImageTooLarge(field) => (400, InvalidRequest, "image_too_large", Some(field), "an image must be at most 10 MiB decoded, 40 megapixels and 16,384 pixels a side"),
+            Self::UnsupportedImage(field) => (400, InvalidRequest, "unsupported_image", Some(field), "an image must be a JPEG, PNG, WebP, GIF, BMP or TIFF picture"),
+            Self::CorruptImage(field) => (400, InvalidRequest, "corrupt_image", Some(field), "the image data are damaged or incomplete"),
             Self::ModelNotInstalled => (501, NotImplemented, "model_not_installed", Some(Model), "this model is not installed on this server for this operation"),
             Self::GenerationRejected => (500, Server, "generation_rejected", None, "no acceptable text could be generated for this input"),
             Self::DeadlineExceeded => (500, Server, "deadline_exceeded", None, "the request took too long"),
@@ -156,6 +174,19 @@ impl ApiError {
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Facts { status, kind, code, message, param }
+    }
+
+    /// The same complaint about another field: texts and pictures come in more than one.
+    pub(super) const fn about(self, field: Param) -> Self {
+        match self {
+            Self::TextBlank(_) => Self::TextBlank(field),
+            Self::TextTooLong(_) => Self::TextTooLong(field),
+            Self::InvalidBase64(_) => Self::InvalidBase64(field),
+            Self::ImageTooLarge(_) => Self::ImageTooLarge(field),
+            Self::UnsupportedImage(_) => Self::UnsupportedImage(field),
+            Self::CorruptImage(_) => Self::CorruptImage(field),
+            other => other,
+        }
     }
 
     /// The body with its request id.
@@ -219,8 +250,19 @@ pub(super) struct ErrorDetail<'a> {
 impl From<TextError> for ApiError {
     fn from(error: TextError) -> Self {
         match error {
-            TextError::Blank => Self::TextBlank,
-            TextError::TooLong => Self::TextTooLong,
+            TextError::Blank => Self::TextBlank(Param::Text),
+            TextError::TooLong => Self::TextTooLong(Param::Text),
+        }
+    }
+}
+
+impl From<InputError> for ApiError {
+    fn from(error: InputError) -> Self {
+        match error {
+            InputError::Empty => Self::InputEmpty,
+            InputError::TooMany => Self::TooManyInputs,
+            InputError::TextBlank => Self::TextBlank(Param::Input),
+            InputError::TextTooLong => Self::TextTooLong(Param::Input),
         }
     }
 }
@@ -240,8 +282,9 @@ impl From<ThresholdOutOfRange> for ApiError {
 impl From<ImageFieldError> for ApiError {
     fn from(error: ImageFieldError) -> Self {
         match error {
-            ImageFieldError::InvalidBase64 => Self::InvalidBase64,
-            ImageFieldError::TooLarge => Self::ImageTooLarge,
+            ImageFieldError::InvalidBase64 => Self::InvalidBase64(Param::Image),
+            ImageFieldError::TooLarge => Self::ImageTooLarge(Param::Image),
+            ImageFieldError::NotDataUrl => Self::UnsupportedImageUrl,
         }
     }
 }
@@ -254,9 +297,9 @@ impl From<ServiceError> for ApiError {
             ServiceError::Deadline => Self::DeadlineExceeded,
             ServiceError::ShuttingDown => Self::ShuttingDown,
             ServiceError::GenerationRejected => Self::GenerationRejected,
-            ServiceError::UnsupportedImage => Self::UnsupportedImage,
-            ServiceError::ImageTooLarge => Self::ImageTooLarge,
-            ServiceError::CorruptImage => Self::CorruptImage,
+            ServiceError::UnsupportedImage => Self::UnsupportedImage(Param::Image),
+            ServiceError::ImageTooLarge => Self::ImageTooLarge(Param::Image),
+            ServiceError::CorruptImage => Self::CorruptImage(Param::Image),
             ServiceError::Internal => Self::Internal,
         }
     }

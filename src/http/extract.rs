@@ -22,7 +22,7 @@ use crate::domain::ModelId;
 /// Largest body of a text operation: 500 characters take 6 kB in the longest escaping there is.
 pub(super) const TEXT_BODY_BYTES: usize = 64 * 1024;
 
-/// Largest body of the image operation: 10 MiB of picture are 13.4 MiB of Base64, and 14.2 MiB when a line break is
+/// Largest body with pictures: 10 MiB of picture are 13.4 MiB of Base64, and 14.2 MiB when a line break is
 /// escaped after every 64 characters of it. The rest is for escaped slashes and other fields.
 pub(super) const IMAGE_BODY_BYTES: usize = 16 * 1024 * 1024;
 

@@ -2,24 +2,39 @@
 //!
 //! Owns the strictness of the parser: the whole body must be valid JSON (also what is ignored), nested at most 127
 //! levels, and a known field may come once. Refuses to build a tree of what a caller sends: fields nobody reads cost
-//! no memory. Pure; runs on the thread that calls it.
+//! no memory, and of an array no more is kept than may be in it. Pure; runs on the thread that calls it.
 
 use std::{borrow::Cow, fmt};
 
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use super::error::{ApiError, Param};
-use crate::domain::{ModelId, Threshold, ValidText};
+use super::{
+    error::{ApiError, Param},
+    input,
+};
+use crate::domain::{ModelId, ModerationInput, Threshold, ValidText, input::MAX_ITEMS};
 
 /// A JSON value as far as the interface cares.
 #[derive(Debug, Default, PartialEq)]
-enum Field<'a> {
+pub(super) enum Field<'a> {
     #[default]
     Absent,
     Null,
     Text(Cow<'a, str>),
     Number(f64),
+    /// An array: at most one item more than it may have.
+    Items(Vec<Field<'a>>),
+    Object(Box<InputObject<'a>>),
     Other,
+}
+
+/// What counts in an object within `input`: a part, or its `image_url`.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct InputObject<'a> {
+    pub(super) kind: Field<'a>,
+    pub(super) text: Field<'a>,
+    pub(super) image_url: Field<'a>,
+    pub(super) url: Field<'a>,
 }
 
 /// The known fields of one body.
@@ -28,6 +43,7 @@ pub(super) struct Fields<'a> {
     text: Field<'a>,
     model: Field<'a>,
     image: Field<'a>,
+    input: Field<'a>,
     score_threshold: Field<'a>,
     duplicate: Option<Param>,
 }
@@ -39,7 +55,7 @@ impl<'a> Fields<'a> {
         let body = str::from_utf8(body).map_err(|_| ApiError::InvalidJson)?;
         let mut parser = serde_json::Deserializer::from_str(body);
         if !body.trim_start().starts_with('{') {
-            let value = Field::deserialize(&mut parser).and_then(|_| parser.end());
+            let value = Keep::Scalar.deserialize(&mut parser).and_then(|_| parser.end());
             return Err(value.map_or(ApiError::InvalidJson, |()| ApiError::NotAnObject));
         }
         let fields = parser.deserialize_map(Known(known)).and_then(|fields| parser.end().map(|()| fields));
@@ -57,21 +73,32 @@ impl<'a> Fields<'a> {
         required(&mut self.image, Param::Image)
     }
 
+    /// The required input.
+    pub(super) fn input(&mut self) -> Result<ModerationInput, ApiError> {
+        input::read(std::mem::take(&mut self.input))
+    }
+
     /// The model, or the default.
-    pub(super) fn model(&mut self) -> Result<ModelId, ApiError> {
+    pub(super) fn model(&self) -> Result<ModelId, ApiError> {
+        self.model_or_default_for(&[])
+    }
+
+    /// The model, or the default, also for these names of models elsewhere.
+    pub(super) fn model_or_default_for(&self, foreign: &[&str]) -> Result<ModelId, ApiError> {
         match &self.model {
             Field::Absent | Field::Null => Ok(ModelId::default()),
+            Field::Text(name) if foreign.contains(&name.as_ref()) => Ok(ModelId::default()),
             Field::Text(name) => Ok(name.parse()?),
-            Field::Number(_) | Field::Other => Err(ApiError::InvalidType(Param::Model)),
+            _ => Err(ApiError::InvalidType(Param::Model)),
         }
     }
 
     /// The threshold, or the default.
-    pub(super) fn score_threshold(&mut self) -> Result<Threshold, ApiError> {
+    pub(super) fn score_threshold(&self) -> Result<Threshold, ApiError> {
         match &self.score_threshold {
             Field::Absent | Field::Null => Ok(Threshold::default()),
             Field::Number(value) => Ok(Threshold::new(*value)?),
-            Field::Text(_) | Field::Other => Err(ApiError::InvalidType(Param::ScoreThreshold)),
+            _ => Err(ApiError::InvalidType(Param::ScoreThreshold)),
         }
     }
 
@@ -80,6 +107,7 @@ impl<'a> Fields<'a> {
             Param::Text => &mut self.text,
             Param::Model => &mut self.model,
             Param::Image => &mut self.image,
+            Param::Input => &mut self.input,
             Param::ScoreThreshold => &mut self.score_threshold,
         }
     }
@@ -89,7 +117,7 @@ fn required<'a>(field: &mut Field<'a>, param: Param) -> Result<Cow<'a, str>, Api
     match std::mem::take(field) {
         Field::Absent | Field::Null => Err(ApiError::MissingField(param)),
         Field::Text(value) => Ok(value),
-        Field::Number(_) | Field::Other => Err(ApiError::InvalidType(param)),
+        _ => Err(ApiError::InvalidType(param)),
     }
 }
 
@@ -105,10 +133,11 @@ impl<'de> Visitor<'de> for Known {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut fields = Fields::default();
-        while let Some((name, value)) = map.next_entry::<Field<'de>, Field<'de>>()? {
-            let Some(param) = self.0.iter().copied().find(|param| name == Field::Text(param.as_str().into())) else {
-                continue;
-            };
+        while let Some(name) = map.next_key_seed(Keep::Scalar)? {
+            let param = self.0.iter().copied().find(|param| name == Field::Text(param.as_str().into()));
+            let keep = if param == Some(Param::Input) { Keep::Items } else { Keep::Scalar };
+            let value = map.next_value_seed(keep)?;
+            let Some(param) = param else { continue };
             let slot = fields.slot(param);
             if *slot == Field::Absent {
                 *slot = value;
@@ -120,16 +149,28 @@ impl<'de> Visitor<'de> for Known {
     }
 }
 
-impl<'de> Deserialize<'de> for Field<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(AnyValue)
+/// Takes any value. Arrays and objects are parsed, so that they are known to be valid, and dropped but for this:
+#[derive(Clone, Copy, PartialEq)]
+enum Keep {
+    /// Nothing of them.
+    Scalar,
+    /// The items of an array.
+    Items,
+    /// Of an object, what makes a part.
+    Part,
+    /// Of an object, what makes an `image_url`.
+    ImageUrl,
+}
+
+impl<'de> DeserializeSeed<'de> for Keep {
+    type Value = Field<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
     }
 }
 
-/// Takes any value. What is inside arrays and objects is parsed, so that it is known to be valid, and dropped.
-struct AnyValue;
-
-impl<'de> Visitor<'de> for AnyValue {
+impl<'de> Visitor<'de> for Keep {
     type Value = Field<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -167,13 +208,40 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-        while seq.next_element::<Field<'de>>()?.is_some() {}
-        Ok(Field::Other)
+        let mut items = Vec::new();
+        while self == Self::Items
+            && items.len() <= MAX_ITEMS
+            && let Some(item) = seq.next_element_seed(Self::Part)?
+        {
+            items.push(item);
+        }
+        while seq.next_element_seed(Self::Scalar)?.is_some() {}
+        Ok(if self == Self::Items { Field::Items(items) } else { Field::Other })
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        while map.next_entry::<Field<'de>, Field<'de>>()?.is_some() {}
-        Ok(Field::Other)
+        let (mut object, mut repeated) = (InputObject::default(), false);
+        while let Some(name) = map.next_key_seed(Keep::Scalar)? {
+            let Field::Text(name) = name else { return Err(Error::custom("a name is a string")) };
+            let (slot, keep) = match (self, name.as_ref()) {
+                (Self::Part, "type") => (&mut object.kind, Self::Scalar),
+                (Self::Part, "text") => (&mut object.text, Self::Scalar),
+                (Self::Part, "image_url") => (&mut object.image_url, Self::ImageUrl),
+                (Self::ImageUrl, "url") => (&mut object.url, Self::Scalar),
+                _ => {
+                    map.next_value_seed(Self::Scalar)?;
+                    continue;
+                }
+            };
+            repeated |= *slot != Field::Absent;
+            *slot = map.next_value_seed(keep)?;
+        }
+        Ok(match self {
+            Self::Scalar | Self::Items => Field::Other,
+            // Which of the two was meant is anyone's guess.
+            Self::Part | Self::ImageUrl if repeated => Field::Object(Box::default()),
+            Self::Part | Self::ImageUrl => Field::Object(Box::new(object)),
+        })
     }
 }
 

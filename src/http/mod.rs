@@ -9,6 +9,7 @@ mod error;
 mod extract;
 mod fields;
 mod health;
+mod input;
 mod observe;
 mod openapi;
 mod router;
@@ -33,7 +34,7 @@ pub use server::{ServeOptions, serve};
 /// What the router needs from the rest of the program.
 #[derive(Clone)]
 pub struct App {
-    /// The four operations.
+    /// The operations.
     pub services: Arc<Services>,
     /// Who may call.
     pub keys: Arc<KeyStore>,

@@ -148,6 +148,15 @@ impl IntoResponses for ImageErrors {
     }
 }
 
+/// Answers other than 200 of the moderation of several texts and pictures.
+pub(super) struct InputErrors;
+
+impl IntoResponses for InputErrors {
+    fn responses() -> BTreeMap<String, RefOr<Answer>> {
+        error_answers(&[INPUT, THRESHOLD])
+    }
+}
+
 const SOON: Duration = Duration::from_secs(1);
 
 const COMMON: &[ApiError] = &[
@@ -174,8 +183,8 @@ const TEXT: &[ApiError] = &[
     ApiError::MissingField(Param::Text),
     ApiError::InvalidType(Param::Text),
     ApiError::DuplicateField(Param::Text),
-    ApiError::TextBlank,
-    ApiError::TextTooLong,
+    ApiError::TextBlank(Param::Text),
+    ApiError::TextTooLong(Param::Text),
 ];
 
 const THRESHOLD: &[ApiError] = &[ApiError::InvalidType(Param::ScoreThreshold), ApiError::ScoreThresholdOutOfRange];
@@ -184,10 +193,26 @@ const IMAGE: &[ApiError] = &[
     ApiError::MissingField(Param::Image),
     ApiError::InvalidType(Param::Image),
     ApiError::DuplicateField(Param::Image),
-    ApiError::InvalidBase64,
-    ApiError::ImageTooLarge,
-    ApiError::UnsupportedImage,
-    ApiError::CorruptImage,
+    ApiError::InvalidBase64(Param::Image),
+    ApiError::ImageTooLarge(Param::Image),
+    ApiError::UnsupportedImage(Param::Image),
+    ApiError::CorruptImage(Param::Image),
+];
+
+const INPUT: &[ApiError] = &[
+    ApiError::MissingField(Param::Input),
+    ApiError::InvalidType(Param::Input),
+    ApiError::DuplicateField(Param::Input),
+    ApiError::InputEmpty,
+    ApiError::TooManyInputs,
+    ApiError::InvalidInputPart,
+    ApiError::TextBlank(Param::Input),
+    ApiError::TextTooLong(Param::Input),
+    ApiError::UnsupportedImageUrl,
+    ApiError::InvalidBase64(Param::Input),
+    ApiError::ImageTooLarge(Param::Input),
+    ApiError::UnsupportedImage(Param::Input),
+    ApiError::CorruptImage(Param::Input),
 ];
 
 /// One answer a status, with an example of every error that has it.

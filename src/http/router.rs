@@ -22,7 +22,7 @@ use super::{
     health,
     observe::observe,
     openapi,
-    routes::{guardians, prisms, sunshines},
+    routes::{guardians, moderations, prisms, sunshines},
 };
 
 /// The routes with their part of the document. `guard` goes around every operation, and around nothing else.
@@ -34,6 +34,7 @@ pub(super) fn api(
         routes!(sunshines::reply_to_text),
         routes!(guardians::moderate_text),
         routes!(guardians::moderate_image),
+        routes!(moderations::moderate),
     ];
     let public = [routes!(health::livez), routes!(health::readyz), routes!(health::metrics), routes!(openapi::json)];
 

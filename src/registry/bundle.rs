@@ -122,8 +122,8 @@ fn check_content(manifest: &Manifest) -> Result<(), String> {
             if spec.window < 8 || spec.stride == 0 || spec.stride > spec.window - 2 {
                 return Err("window must be at least 8 and stride between 1 and window - 2".into());
             }
-            if spec.calibration.iter().any(|score| score.scale <= 0.0 || !score.bias.is_finite()) {
-                return Err("a calibration scale is not positive".into());
+            if spec.calibration.iter().any(|s| !(s.below > 0.0 && s.above > 0.0 && s.point.is_finite())) {
+                return Err("a calibration slope is not positive".into());
             }
         }
         Kind::ImageClassifier => {

@@ -120,20 +120,23 @@ pub struct TextClassifierSpec {
     pub pad_id: u32,
     /// Order of the `harm` output; must be the order of the interface.
     pub categories: [String; 5],
-    /// Per category, probability = sigmoid(scale · logit + bias).
+    /// Per category, how a logit becomes a probability.
     pub calibration: [Calibration; 5],
     /// The expressibility head.
     pub expressibility: ExpressibilitySpec,
 }
 
-/// Platt scaling of one score.
+/// Probability = sigmoid(slope · (logit − point)), with a slope on either side: 0.5 is the operating point, and the
+/// temperatures below and above it make the scores probabilities.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
-    /// Factor on the logit; positive.
-    pub scale: f32,
-    /// Added to the scaled logit.
-    pub bias: f32,
+    /// Logit of the operating point.
+    pub point: f32,
+    /// Slope below it; positive.
+    pub below: f32,
+    /// Slope above it; positive.
+    pub above: f32,
 }
 
 /// The second head of the text classifier.

@@ -9,11 +9,13 @@ use crate::registry::{Bundle, manifest::TextClassifierSpec};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window(pub Vec<u32>);
 
-/// A whole text as overlapping windows, at least one.
+/// A whole text as overlapping windows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextTokens {
-    /// The windows in reading order.
-    pub windows: Vec<Window>,
+    /// The windows of the text as it was written, in reading order; at least one.
+    pub raw: Vec<Window>,
+    /// Those of its normalised form; none where that reads the same.
+    pub normalised: Vec<Window>,
 }
 
 /// What the classifier says of one window.
@@ -49,8 +51,9 @@ impl TextClassifier {
     fn read(&self, harm: &[f32], expressibility: &[f32]) -> Option<TextOutput> {
         let harm: [f32; 5] = harm.try_into().ok()?;
         let mut calibrated = [0.0; 5];
-        for ((out, logit), scaling) in calibrated.iter_mut().zip(harm).zip(&self.spec.calibration) {
-            *out = sigmoid(scaling.scale * logit + scaling.bias);
+        for ((out, logit), place) in calibrated.iter_mut().zip(harm).zip(&self.spec.calibration) {
+            let off = logit - place.point;
+            *out = sigmoid(off * if off < 0.0 { place.below } else { place.above });
         }
         Some(TextOutput { harm: calibrated, expressibility: softmax(expressibility.try_into().ok()?) })
     }

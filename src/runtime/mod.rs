@@ -6,6 +6,7 @@
 pub mod classifier;
 pub mod decoder;
 mod kv;
+mod normalise;
 pub mod session;
 pub mod tokenizer;
 pub mod vision;

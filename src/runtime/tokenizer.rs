@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tokenizers::Tokenizer;
 
-use super::{RuntimeError, TextTokens, Window};
+use super::{RuntimeError, TextTokens, Window, normalise::normalise};
 use crate::registry::{
     Bundle,
     manifest::{TaskPrompt, TextClassifierSpec},
@@ -32,13 +32,26 @@ impl WindowTokenizer {
         Ok(Self { tokenizer: read(&bundle.tokenizer(), true)?, spec })
     }
 
-    /// Encodes `text` whole: one window when it fits, overlapping windows otherwise. Nothing is cut off.
+    /// Encodes `text` whole, as written and as it reads: one window when it fits, overlapping windows otherwise.
+    /// Nothing is cut off.
     ///
     /// # Errors
     /// [`RuntimeError::Inference`] when the tokenizer fails.
     pub fn encode(&self, text: &str) -> Result<TextTokens, RuntimeError> {
-        let encoding = self.tokenizer.encode_fast(text, false).map_err(|error| inference(&error))?;
-        let tokens = encoding.get_ids();
+        let raw = ids(&self.tokenizer, text)?;
+        let form = normalise(text);
+        let mut normalised = Vec::new();
+        if form != text && !form.trim().is_empty() {
+            let tokens = ids(&self.tokenizer, &form)?;
+            // Case and the like are the tokenizer's own business: what it takes for the same is scored once.
+            if tokens != raw {
+                normalised = self.cut(&tokens);
+            }
+        }
+        Ok(TextTokens { raw: self.cut(&raw), normalised })
+    }
+
+    fn cut(&self, tokens: &[u32]) -> Vec<Window> {
         let room = self.spec.window - 2;
         let mut windows = Vec::new();
         let mut start = 0;
@@ -50,7 +63,7 @@ impl WindowTokenizer {
             ids.push(self.spec.sep_id);
             windows.push(Window(ids));
             if end == tokens.len() {
-                return Ok(TextTokens { windows });
+                return windows;
             }
             start += self.spec.stride;
         }

@@ -1,7 +1,6 @@
 //! Image moderation: every frame of a picture, the highest score wins.
 //!
-//! Vision scores the sexual category only. The other four are 0 for a picture: nothing here sees them, and they are
-//! documented as not seen rather than guessed.
+//! What is looked for in a picture, [`Modality::categories`] says.
 
 use std::{
     sync::Arc,
@@ -12,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::ServiceError;
 use crate::{
-    domain::{ImageBytes, Scores},
+    domain::{ImageBytes, Modality, Scores},
     engine::Batcher,
     imaging::{self, ImageError, Limits},
     runtime::Pixels,
@@ -63,7 +62,6 @@ impl ImageGuardian {
         let (reply, answer) = oneshot::channel();
         let (size, metrics) = (self.size, Arc::clone(&self.metrics));
         rayon::spawn(move || {
-            let _permit = permit;
             if reply.is_closed() {
                 return;
             }
@@ -71,6 +69,8 @@ impl ImageGuardian {
             let frames = imaging::decode(image.as_bytes(), &Limits::default())
                 .map(|frames| frames.iter().map(|frame| Pixels(imaging::to_tensor(frame, size).into())).collect());
             timer.observe_duration();
+            // Before the answer: the caller may come with the next picture at once.
+            drop(permit);
             // The caller may have left meanwhile.
             let _ = reply.send(frames);
         });
@@ -84,8 +84,7 @@ impl ImageGuardian {
     }
 
     async fn score(&self, frames: Vec<Pixels>, deadline: Instant) -> Result<Scores, ServiceError> {
-        let sexual = self.batcher.submit(frames, deadline).await?;
-        let highest = sexual.into_iter().fold(0.0, f32::max);
-        Ok(Scores::new([highest, 0.0, 0.0, 0.0, 0.0]))
+        let scores = self.batcher.submit(frames, deadline).await?;
+        Ok(Scores::of(Modality::Image, scores.into_iter().fold(0.0, f32::max)))
     }
 }

@@ -1,21 +1,35 @@
-//! Text moderation: every window of a text, the highest score a category wins.
+//! Text moderation: every window of a text, as written and as it reads, and the highest score of a category wins.
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use super::ServiceError;
+use tokio::sync::{Semaphore, oneshot};
+
+use super::{RETRY_AFTER, ServiceError};
 use crate::{
     domain::{Expressibility, Scores},
     engine::Batcher,
-    runtime::{TextOutput, Window, WindowTokenizer},
+    runtime::{TextOutput, TextTokens, Window, WindowTokenizer},
     telemetry::Metrics,
 };
 
+/// Bytes of text that are tokenised where they are: it takes less time than handing them over. Longer ones may take a
+/// second, as 16,000 emoji read as a megabyte of their names.
+const INLINE_BYTES: usize = 4096;
+
+/// Requests with longer texts that may be tokenised or wait for it.
+const LONG_TEXTS: usize = 32;
+
+/// Most windows of one request in the queue at once: a few batches. The next follow when these are answered, so that
+/// nothing is too long for the queue, and a short text does not wait behind the whole of a long one.
+const PORTION: usize = 64;
+
 /// A text classifier behind its batcher.
 pub struct TextGuardian {
-    tokenizer: WindowTokenizer,
+    tokenizer: Arc<WindowTokenizer>,
+    long_texts: Arc<Semaphore>,
     batcher: Batcher<Window, TextOutput>,
     special_threshold: f32,
     digest: String,
@@ -38,7 +52,8 @@ impl TextGuardian {
         digest: String,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { tokenizer, batcher, special_threshold, digest, metrics }
+        let long_texts = Arc::new(Semaphore::new(LONG_TEXTS));
+        Self { tokenizer: Arc::new(tokenizer), long_texts, batcher, special_threshold, digest, metrics }
     }
 
     pub(super) fn digest(&self) -> &str {
@@ -60,7 +75,7 @@ impl TextGuardian {
         judgements.pop().ok_or(ServiceError::Internal)
     }
 
-    /// Classifies several texts in one submission.
+    /// Classifies several texts, their windows side by side.
     pub(super) async fn judge_all(
         &self,
         texts: Vec<String>,
@@ -68,36 +83,75 @@ impl TextGuardian {
     ) -> Result<Vec<Judgement>, ServiceError> {
         let mut windows = Vec::new();
         let mut counts = Vec::with_capacity(texts.len());
-        let timer = self.metrics.tokenization_seconds.start_timer();
-        for text in &texts {
-            let tokens = self.tokenizer.encode(text).map_err(|error| {
-                tracing::error!(%error, "a text could not be tokenised");
-                ServiceError::Internal
-            })?;
-            counts.push(tokens.windows.len());
-            windows.extend(tokens.windows);
+        for tokens in self.tokens(texts).await? {
+            counts.push((tokens.raw.len(), tokens.normalised.len()));
+            windows.extend(tokens.raw.into_iter().chain(tokens.normalised));
         }
-        timer.observe_duration();
-        let outputs = self.batcher.submit(windows, deadline).await?;
+        let outputs = self.classify(windows, deadline).await?;
         let mut rest = outputs.as_slice();
         counts
             .into_iter()
-            .map(|count| {
-                let (mine, others) = rest.split_at_checked(count).ok_or(ServiceError::Internal)?;
+            .map(|(raw, normalised)| {
+                let (mine, others) = rest.split_at_checked(raw + normalised).ok_or(ServiceError::Internal)?;
                 rest = others;
-                Ok(self.combine(mine))
+                Ok(self.combine(mine, raw))
             })
             .collect()
     }
 
-    fn combine(&self, windows: &[TextOutput]) -> Judgement {
+    /// The tokens of each text.
+    async fn tokens(&self, texts: Vec<String>) -> Result<Vec<TextTokens>, ServiceError> {
+        if texts.iter().map(String::len).sum::<usize>() <= INLINE_BYTES {
+            return encode(&self.tokenizer, &texts, &self.metrics);
+        }
+        let permit = Arc::clone(&self.long_texts).try_acquire_owned();
+        let permit = permit.map_err(|_| ServiceError::Overloaded { retry_after: RETRY_AFTER })?;
+        let (reply, answer) = oneshot::channel();
+        let (tokenizer, metrics) = (Arc::clone(&self.tokenizer), Arc::clone(&self.metrics));
+        rayon::spawn(move || {
+            let _permit = permit;
+            // The caller may leave before, or meanwhile.
+            if !reply.is_closed() {
+                let _ = reply.send(encode(&tokenizer, &texts, &metrics));
+            }
+        });
+        // The reply is dropped unsent only when tokenising panicked.
+        answer.await.map_err(|_| ServiceError::Internal)?
+    }
+
+    /// Runs all windows, a portion at a time.
+    async fn classify(&self, windows: Vec<Window>, deadline: Instant) -> Result<Vec<TextOutput>, ServiceError> {
+        let portion = PORTION.min(self.batcher.capacity()).max(1);
+        let mut outputs = Vec::with_capacity(windows.len());
+        let mut windows = windows.into_iter();
+        while windows.len() > 0 {
+            let next = windows.by_ref().take(portion).collect();
+            outputs.extend(self.batcher.submit(next, deadline).await?);
+        }
+        Ok(outputs)
+    }
+
+    /// Of `windows` the first `raw` are of the text as it was written: only these say what kind of text it is, as a
+    /// row of signs that is spelled out looks like a sentence.
+    fn combine(&self, windows: &[TextOutput], raw: usize) -> Judgement {
         let scores = windows.iter().map(|window| Scores::new(window.harm)).fold(Scores::default(), Scores::max);
         // One ordinary window makes the whole text expressible.
         let plainest = windows
             .iter()
+            .take(raw)
             .map(|window| window.expressibility)
             .max_by(|a, b| a[0].total_cmp(&b[0]))
             .unwrap_or([1.0, 0.0, 0.0, 0.0, 0.0]);
         Judgement { scores, expressibility: Expressibility::decide(plainest, self.special_threshold) }
     }
+}
+
+fn encode(tokenizer: &WindowTokenizer, texts: &[String], metrics: &Metrics) -> Result<Vec<TextTokens>, ServiceError> {
+    let timer = metrics.tokenization_seconds.start_timer();
+    let tokens = texts.iter().map(|text| tokenizer.encode(text)).collect::<Result<_, _>>().map_err(|error| {
+        tracing::error!(%error, "a text could not be tokenised");
+        ServiceError::Internal
+    });
+    timer.observe_duration();
+    tokens
 }

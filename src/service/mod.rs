@@ -5,6 +5,7 @@
 
 mod guardian_image;
 mod guardian_text;
+mod moderation;
 mod prism;
 mod readiness;
 mod sunshine;
@@ -16,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub use guardian_image::ImageGuardian;
 pub use guardian_text::TextGuardian;
@@ -24,7 +25,9 @@ pub use readiness::{ModelStatus, Readiness};
 pub use writer::Writer;
 
 use crate::{
-    domain::{Category, ImageBytes, ModelId, Operation, Prism, Threshold, ValidText, Verdict},
+    domain::{
+        Category, Finding, ImageBytes, ModelId, ModerationInput, Operation, Prism, Threshold, ValidText, Verdict,
+    },
     engine::EngineError,
     telemetry::Metrics,
 };
@@ -169,16 +172,41 @@ impl Services {
         threshold: Threshold,
     ) -> Result<Verdict, ServiceError> {
         let guardian = self.models(model).image.as_ref().ok_or(ServiceError::ModelNotInstalled)?;
-        let permit = Arc::clone(&self.image_permits)
-            .try_acquire_owned()
-            .map_err(|_| ServiceError::Overloaded { retry_after: RETRY_AFTER })?;
+        let permit = self.image_permit()?;
         let scores = self.timed(|deadline| guardian.judge(image, permit, deadline)).await?;
         Ok(self.verdict(Operation::GuardianImage, threshold.judge(scores)))
+    }
+
+    /// Moderates texts and pictures together, all under one deadline: a finding for each part, or one for the whole.
+    ///
+    /// # Errors
+    /// [`ServiceError`]; one part that cannot be judged fails the request.
+    pub async fn moderate(
+        &self,
+        model: ModelId,
+        input: ModerationInput,
+        threshold: Threshold,
+    ) -> Result<Vec<Finding>, ServiceError> {
+        let (parts, grouping) = input.into_parts();
+        let models = self.models(model);
+        let permit = || self.image_permit();
+        let scored = self.timed(|deadline| moderation::score(models, parts, permit, deadline)).await?;
+        let findings = grouping.findings(&scored, threshold);
+        for finding in &findings {
+            self.verdict(Operation::Moderation, finding.verdict());
+        }
+        Ok(findings)
     }
 
     /// Whether every installed model answers, by work or a canary inference that is at most a few seconds old.
     pub async fn readiness(&self) -> Readiness {
         self.readiness.check(&self.models).await
+    }
+
+    /// Leave for a picture to be decoded or to wait for it.
+    fn image_permit(&self) -> Result<OwnedSemaphorePermit, ServiceError> {
+        let permit = Arc::clone(&self.image_permits).try_acquire_owned();
+        permit.map_err(|_| ServiceError::Overloaded { retry_after: RETRY_AFTER })
     }
 
     fn models(&self, id: ModelId) -> &Models {

@@ -15,7 +15,10 @@ use http_body_util::channel::Channel;
 use hyper::body::{Frame, SizeHint};
 use serde_json::{Value, json};
 
-use crate::support::{GUARD_IMAGE, GUARD_TEXT, OPERATIONS, PRISMS, SUNSHINES, Server, Setup, post, sound, sound_with};
+use crate::support::{
+    GUARD_IMAGE, GUARD_TEXT, MODERATIONS, OPERATIONS, PRISMS, SUNSHINES, Server, Setup, post, required, sound,
+    sound_with,
+};
 
 const TEXT_OPERATIONS: [&str; 3] = [PRISMS, SUNSHINES, GUARD_TEXT];
 
@@ -68,13 +71,13 @@ async fn a_blank_text_is_refused_and_an_untrimmed_one_is_not() {
 async fn the_required_field_is_required() {
     let server = Server::new();
     for path in OPERATIONS {
-        let field = if path == GUARD_IMAGE { "image" } else { "text" };
+        let field = required(path);
         for body in
             [json!({}), json!({field: null}), json!({field.to_uppercase(): "a"}), json!({"model": "beta-3-haiku"})]
         {
             server.post(path, &body).await.assert_field_error("missing_field", field);
         }
-        for wrong in [json!(1), json!(true), json!(["a"]), json!({"text": "a"})] {
+        for wrong in [json!(1), json!(true), json!([["a"]]), json!({"text": "a"})] {
             server.post(path, &json!({field: wrong})).await.assert_field_error("invalid_type", field);
         }
     }
@@ -104,7 +107,7 @@ async fn a_listed_model_without_files_is_not_implemented() {
     for path in OPERATIONS {
         for model in ["beta-3-haiku", "gamma-1.5-flash", "delta-3.1"] {
             let answer = server.post(path, &sound_with(path, &json!({"model": model}))).await;
-            if (path, model) == (GUARD_TEXT, "beta-3-haiku") {
+            if matches!(path, GUARD_TEXT | MODERATIONS) && model == "beta-3-haiku" {
                 answer.assert_ok();
             } else {
                 answer.assert_error(501, "model_not_installed");
@@ -123,12 +126,14 @@ async fn validation_comes_before_availability() {
     }
     let answer = server.post(GUARD_IMAGE, &json!({"image": "!", "model": "delta-3.1"})).await;
     answer.assert_field_error("invalid_base64", "image");
+    let answer = server.post(MODERATIONS, &json!({"input": [], "model": "delta-3.1"})).await;
+    answer.assert_field_error("input_empty", "input");
 }
 
 #[tokio::test]
 async fn thresholds_from_a_tenth_to_one() {
     let server = Server::new();
-    for path in [GUARD_TEXT, GUARD_IMAGE] {
+    for path in [GUARD_TEXT, GUARD_IMAGE, MODERATIONS] {
         for accepted in ["0.1", "0.10000", "1e-1", "0.5", "1", "1.0", "10e-1", "0.999999", "null"] {
             let answer = server.send(post(path, raw(path, accepted))).await;
             assert_eq!(answer.status, 200, "{accepted}: {}", answer.text());
@@ -174,13 +179,15 @@ async fn a_field_given_twice_is_refused() {
         let answer = server.send(post(path, r#"{"text":"harmless","text":"other"}"#)).await;
         answer.assert_field_error("duplicate_field", "text");
     }
+    let answer = server.send(post(MODERATIONS, r#"{"input":["harmless"],"input":"other"}"#)).await;
+    answer.assert_field_error("duplicate_field", "input");
 }
 
 #[tokio::test]
 async fn what_is_no_json_object_is_refused() {
     let server = Server::new();
     let deep = format!("{}{}", "[".repeat(20_000), "]".repeat(20_000));
-    let hidden = format!(r#"{{"text":"a","image":"AAAA","other":{deep}}}"#);
+    let hidden = format!(r#"{{"text":"a","image":"AAAA","input":"a","other":{deep}}}"#);
     for path in OPERATIONS {
         let broken: [&[u8]; 9] = [
             b"",
@@ -242,7 +249,7 @@ async fn any_accept_header_is_answered_in_json() {
 async fn bodies_are_bounded() {
     let server = Server::new();
     for path in OPERATIONS {
-        let limit = if path == GUARD_IMAGE { 16 << 20 } else { 64 << 10 };
+        let limit = if matches!(path, GUARD_IMAGE | MODERATIONS) { 16 << 20 } else { 64 << 10 };
         let padded = |length: usize| {
             let body = sound(path).to_string();
             format!("{body}{}", " ".repeat(length - body.len()))

@@ -113,7 +113,7 @@ async fn path_then_method_then_credential_then_limit_then_body_then_availability
     let server = Server::limited(UsageLimit { per_minute: 1, burst: 3 });
     for path in OPERATIONS {
         let other = server.issue(NewKey::default());
-        let broken = json!({"text": 1, "image": 1});
+        let broken = json!({"text": 1, "image": 1, "input": 1});
         // Each request is wrong in everything that a later check would find.
         server.send(post_as("wrong", &format!("{path}/"), &broken)).await.assert_error(404, "not_found");
         server.send(bare(Method::PUT, path)).await.assert_error(405, "method_not_allowed");

@@ -13,7 +13,9 @@ use dichroic::{
 use http_body_util::channel::Channel;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, GUARD_IMAGE, OPERATIONS, Server, Setup, pictures, post, post_as, sound, sound_with};
+use crate::support::{
+    Answer, GUARD_IMAGE, MODERATIONS, OPERATIONS, Server, Setup, pictures, post, post_as, required, sound, sound_with,
+};
 
 async fn document(server: &Server) -> Value {
     let answer = server.get("/openapi.json").await;
@@ -70,7 +72,7 @@ async fn constraints_are_in_the_schemas() {
         assert_eq!((text["minLength"].as_u64(), text["maxLength"].as_u64()), (Some(1), Some(500)));
         assert_eq!(document["components"]["schemas"][schema]["required"], json!(["text"]));
     }
-    for schema in ["TextModerationRequest", "ImageModerationRequest"] {
+    for schema in ["TextModerationRequest", "ImageModerationRequest", "ModerationRequest"] {
         let threshold = &document["components"]["schemas"][schema]["properties"]["score_threshold"];
         assert_eq!(threshold["type"], json!(["number", "null"]));
         assert_eq!((threshold["minimum"].as_f64(), threshold["maximum"].as_f64()), (Some(0.1), Some(1.0)));
@@ -80,6 +82,12 @@ async fn constraints_are_in_the_schemas() {
         let model = &document["components"]["schemas"][schema]["properties"]["model"];
         assert_eq!(model["enum"], json!(["alpha-4o-mini", "beta-3-haiku", "gamma-1.5-flash", "delta-3.1", null]));
         assert_eq!(model["default"], "alpha-4o-mini");
+    }
+    let input = &document["components"]["schemas"]["ModerationRequest"]["properties"]["input"];
+    let forms = input["oneOf"].as_array().unwrap();
+    assert_eq!((forms[0]["type"].as_str(), forms[0]["maxLength"].as_u64()), (Some("string"), Some(16_000)));
+    for array in &forms[1..] {
+        assert_eq!((array["minItems"].as_u64(), array["maxItems"].as_u64()), (Some(1), Some(32)));
     }
 }
 
@@ -142,8 +150,15 @@ async fn every_error_example_can_be_had() {
 
 /// Makes the error of this name.
 async fn provoke(path: &str, error: &str) -> Answer {
-    let picture = path == GUARD_IMAGE;
-    let field = if picture { "image" } else { "text" };
+    let field = required(path);
+    // As the field of image moderation, and as a part of an input.
+    let picture = |image: &str| match path {
+        MODERATIONS => json!({"input": [json!({
+            "type": "image_url",
+            "image_url": {"url": format!("data:image/png;base64,{image}")},
+        })]}),
+        _ => json!({"image": image}),
+    };
     let with = |fields: Value| post(path, sound_with(path, &fields).to_string());
     let setup = match error {
         "incomplete_body" => {
@@ -167,23 +182,30 @@ async fn provoke(path: &str, error: &str) -> Answer {
         "incomplete_body" => post(path, Body::new(stalled)),
         "invalid_json" => post(path, "{"),
         "invalid_type" => post(path, "[]"),
-        "missing_field.text" | "missing_field.image" => post(path, "{}"),
-        "duplicate_field.text" => post(path, r#"{"text":"a","text":"b"}"#),
-        "duplicate_field.image" => post(path, r#"{"image":"AAAA","image":"AAAA"}"#),
-        "invalid_type.text" | "invalid_type.image" => with(json!({field: 1})),
+        "missing_field.text" | "missing_field.image" | "missing_field.input" => post(path, "{}"),
+        "duplicate_field.text" | "duplicate_field.image" | "duplicate_field.input" => {
+            post(path, format!(r#"{{"{field}":"AAAA","{field}":"AAAA"}}"#))
+        }
+        "invalid_type.text" | "invalid_type.image" | "invalid_type.input" => with(json!({field: 1})),
+        "input_empty.input" => with(json!({"input": []})),
+        "too_many_inputs.input" => with(json!({"input": vec!["a"; 33]})),
+        "invalid_input_part.input" => with(json!({"input": [{"type": "audio"}]})),
+        "unsupported_image_url.input" => {
+            with(json!({"input": [{"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}]}))
+        }
         "invalid_type.model" => with(json!({"model": 1})),
         "invalid_type.score_threshold" => with(json!({"score_threshold": "0.5"})),
         "unknown_model.model" => with(json!({"model": "other"})),
         "score_threshold_out_of_range.score_threshold" => with(json!({"score_threshold": 2})),
-        "text_blank.text" => with(json!({"text": " "})),
-        "text_too_long.text" => with(json!({"text": "a".repeat(501)})),
-        "invalid_base64.image" => with(json!({"image": "!"})),
-        "image_too_large.image" => with(json!({"image": "A".repeat(14 << 20)})),
-        "unsupported_image.image" => with(json!({"image": pictures::encoded(b"some text")})),
-        "corrupt_image.image" => {
+        "text_blank.text" | "text_blank.input" => with(json!({field: " "})),
+        "text_too_long.text" | "text_too_long.input" => with(json!({field: "a".repeat(16_001)})),
+        "invalid_base64.image" | "invalid_base64.input" => with(picture("!")),
+        "image_too_large.image" | "image_too_large.input" => with(picture(&"A".repeat(14 << 20))),
+        "unsupported_image.image" | "unsupported_image.input" => with(picture(&pictures::encoded(b"some text"))),
+        "corrupt_image.image" | "corrupt_image.input" => {
             let mut bytes = pictures::png(pictures::BLACK);
             bytes.truncate(bytes.len() - 20);
-            with(json!({"image": pictures::encoded(&bytes)}))
+            with(picture(&pictures::encoded(&bytes)))
         }
         "missing_api_key" => Request::post(path).body(Body::empty()).unwrap(),
         "invalid_api_key" => post_as("dk_other", path, &sound(path)),
@@ -197,8 +219,8 @@ async fn provoke(path: &str, error: &str) -> Answer {
             with(json!({}))
         }
         "overloaded" | "deadline_exceeded" => with(json!({})),
-        "internal_error" if picture => with(json!({"image": pictures::encoded(&pictures::png(pictures::MAGENTA))})),
-        "internal_error" => with(json!({"text": "reader:panic scribe:panic"})),
+        "internal_error" if path == GUARD_IMAGE => with(picture(&pictures::encoded(&pictures::png(pictures::MAGENTA)))),
+        "internal_error" => with(json!({field: "reader:panic scribe:panic"})),
         "generation_rejected" => with(json!({"text": "scribe:empty"})),
         "model_not_installed.model" => with(json!({"model": "gamma-1.5-flash"})),
         other => panic!("no request is known that makes {other}"),
@@ -227,6 +249,14 @@ fn conforms(document: &Value, schema: &Value, value: &Value) -> Result<(), Strin
             "enum" => rule.as_array().unwrap().contains(value),
             "minimum" => value.as_f64().is_none_or(|number| number >= rule.as_f64().unwrap()),
             "maximum" => value.as_f64().is_none_or(|number| number <= rule.as_f64().unwrap()),
+            "items" => {
+                for item in value.as_array().into_iter().flatten() {
+                    conforms(document, rule, item)?;
+                }
+                true
+            }
+            "minItems" => value.as_array().is_none_or(|items| items.len() as u64 >= rule.as_u64().unwrap()),
+            "maxItems" => value.as_array().is_none_or(|items| items.len() as u64 <= rule.as_u64().unwrap()),
             "minLength" => value.as_str().is_none_or(|text| text.chars().count() as u64 >= rule.as_u64().unwrap()),
             "maxLength" => value.as_str().is_none_or(|text| text.chars().count() as u64 <= rule.as_u64().unwrap()),
             "pattern" => {

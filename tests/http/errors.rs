@@ -108,9 +108,9 @@ async fn an_error_never_repeats_what_it_was_sent() {
     let secret = "zebra-4711";
     for path in OPERATIONS {
         for body in [
-            json!({"text": secret.repeat(60), "image": secret}),
-            json!({"text": "a", "image": "AAAA", "model": secret}),
-            json!({"text": "a", "image": "AAAA", "score_threshold": secret, "model": secret}),
+            json!({"text": secret.repeat(60), "image": secret, "input": [{secret: secret}]}),
+            json!({"text": "a", "image": "AAAA", "input": "a", "model": secret}),
+            json!({"text": "a", "image": "AAAA", "input": "a", "score_threshold": secret, "model": secret}),
             json!({secret: secret}),
             json!([secret]),
         ] {

@@ -74,6 +74,18 @@ async fn the_whole_of_a_long_text_counts() {
 }
 
 #[tokio::test]
+async fn a_disguised_word_counts_as_the_word_it_reads_as() {
+    // A Cyrillic letter, a hidden sign, wide letters, spaced letters; the double knows the plain word only.
+    for text in ["h\u{430}te=.9", "ha\u{200b}te=.9", "ｈａｔｅ＝．９", "h a t e=.9"] {
+        let answer = judge(text, None).await.json();
+        assert_eq!(answer["category_scores"]["hate"], 0.9, "{text}");
+    }
+    // What reads as harmless is still judged as it was written.
+    let answer = judge("hate=.9 h\u{430}te=.2", None).await.json();
+    assert_eq!(answer["category_scores"]["hate"], 0.9);
+}
+
+#[tokio::test]
 async fn findings_are_counted() {
     let server = Server::new();
     server.post(GUARD_TEXT, &json!({"text": "hate=0.9"})).await.assert_ok();

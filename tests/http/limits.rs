@@ -88,19 +88,21 @@ async fn an_unlimited_key_has_no_limit_headers() {
 
 #[tokio::test]
 async fn a_full_queue_is_overloaded() {
-    let server = Server::with(Setup { queue: 0, image_queue: 0, limit: THREE, ..Setup::default() });
+    let limit = UsageLimit { burst: 4, ..THREE };
+    let server = Server::with(Setup { queue: 0, image_queue: 0, limit, ..Setup::default() });
     for path in &OPERATIONS[1..] {
         let answer = server.post(path, &sound(path)).await;
         answer.assert_error(429, "overloaded");
         assert_eq!(answer.header("retry-after"), Some("1"));
         assert!(answer.header("ratelimit").is_some());
     }
-    assert_eq!(server.metrics.rejected.with_label_values(&["overloaded"]).get(), 3);
+    assert_eq!(server.metrics.rejected.with_label_values(&["overloaded"]).get(), 4);
 }
 
 #[tokio::test]
 async fn a_queue_that_fills_up_refuses_the_surplus_and_answers_the_rest() {
-    let server = Arc::new(Server::with(Setup { queue: 2, ..Setup::default() }));
+    // Two texts, each as written and as it reads.
+    let server = Arc::new(Server::with(Setup { queue: 4, ..Setup::default() }));
     let calls: Vec<_> = (0..16)
         .map(|_| {
             let server = Arc::clone(&server);

@@ -12,6 +12,7 @@ mod guardians;
 mod health;
 mod limits;
 mod logs;
+mod moderations;
 mod prisms;
 mod properties;
 mod serving;

@@ -74,14 +74,42 @@ fn nearly_right() -> impl Strategy<Value = Value> {
         1 => "[A-Za-z0-9+/=_ -]{0,80}".prop_map(Value::from),
         1 => any_json(),
     ];
+    let image = image.boxed();
+    let input = prop_oneof![
+        1 => any::<String>().prop_map(Value::from),
+        1 => collection::vec(any::<String>(), 0..40).prop_map(Value::from),
+        2 => collection::vec(nearly_a_part(image.clone()), 0..5).prop_map(Value::from),
+        1 => any_json(),
+    ];
     let maybe = |field: BoxedStrategy<Value>| prop::option::weighted(0.8, field);
-    (maybe(text.boxed()), maybe(model.boxed()), maybe(threshold.boxed()), maybe(image.boxed())).prop_map(
-        |(text, model, score_threshold, image)| {
-            let fields = [("text", text), ("model", model), ("score_threshold", score_threshold), ("image", image)];
+    (maybe(text.boxed()), maybe(model.boxed()), maybe(threshold.boxed()), maybe(image), maybe(input.boxed())).prop_map(
+        |(text, model, score_threshold, image, input)| {
+            let fields = [
+                ("text", text),
+                ("model", model),
+                ("score_threshold", score_threshold),
+                ("image", image),
+                ("input", input),
+            ];
             let present = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
             Value::Object(present.collect())
         },
     )
+}
+
+/// A part of an input, with right, nearly right and wrong values.
+fn nearly_a_part(image: BoxedStrategy<Value>) -> impl Strategy<Value = Value> {
+    let url = image.prop_map(|image| match image.as_str() {
+        Some(image) => json!(format!("data:image/png;base64,{image}")),
+        None => image,
+    });
+    prop_oneof![
+        3 => any::<String>().prop_map(|text| json!({"type": "text", "text": text})),
+        3 => url.prop_map(|url| json!({"type": "image_url", "image_url": {"url": url}})),
+        1 => any_json().prop_map(|value| json!({"type": "text", "text": value})),
+        1 => any_json().prop_map(|value| json!({"type": "image_url", "image_url": value})),
+        1 => any_json(),
+    ]
 }
 
 /// A picture of some format with a few bytes changed, or cut short.

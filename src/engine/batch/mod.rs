@@ -104,6 +104,11 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
         Ok(outputs)
     }
 
+    /// Items that may wait: more in one submission are always refused.
+    pub fn capacity(&self) -> usize {
+        self.inbox.capacity()
+    }
+
     /// Whether a batch has succeeded within this time.
     pub fn answered_within(&self, span: Duration) -> bool {
         self.pulse.within(span, Instant::now())

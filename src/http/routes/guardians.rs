@@ -4,7 +4,7 @@ use axum::{extract::State, response::Json};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::model_schema;
+use super::{PICTURE, model_schema};
 use crate::{
     domain::{Category, ImageBytes, ModelId, Threshold, ValidText, Verdict},
     http::{
@@ -204,6 +204,3 @@ pub(in crate::http) async fn moderate_image(
 ) -> Result<Json<ModerationAnswer>, ApiError> {
     Ok(Json(shared.app.services.guard_image(model, image, score_threshold).await?.into()))
 }
-
-/// A picture of eight by eight pixels, for the documentation.
-const PICTURE: &str = "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAdklEQVR42g3JoQEEIQwAsB+HIRiCIRgi+nQ1uhpdjWasJza/5janqWY32awmmu/X3e501e0uu9VFfzHc4Qw17CGHNcR4Md3pTDXtKac1xXzB5VBskkV4EW44ocIOGVaIeJFuOqnSTplWinxRbjmlyi5ZVony/QEfRGLB4iT3qwAAAABJRU5ErkJggg==";

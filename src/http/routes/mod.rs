@@ -1,6 +1,7 @@
-//! The four operations: wire types beside their handlers. A handler translates; `service` decides.
+//! The operations: wire types beside their handlers. A handler translates; `service` decides.
 
 pub(super) mod guardians;
+pub(super) mod moderations;
 pub(super) mod prisms;
 pub(super) mod sunshines;
 
@@ -39,13 +40,21 @@ impl Payload for TextRequest {
     }
 }
 
-/// The schema of every `model` field.
+/// The schema of a `model` field.
 fn model_schema() -> Object {
-    let names = ModelId::ALL.map(|id| Some(id.as_str()));
+    model_schema_with("The model to use. Null is the same as leaving it out.", &[])
+}
+
+/// The same, with names that are accepted besides ours.
+fn model_schema_with(description: &str, foreign: &[&str]) -> Object {
+    let names = ModelId::ALL.iter().map(|id| id.as_str()).chain(foreign.iter().copied()).map(Some);
     ObjectBuilder::new()
         .schema_type(SchemaType::from_iter([Type::String, Type::Null]))
-        .description(Some("The model to use. Null is the same as leaving it out."))
-        .enum_values(Some(names.into_iter().chain([None])))
+        .description(Some(description))
+        .enum_values(Some(names.chain([None])))
         .default(Some(ModelId::default().as_str().into()))
         .build()
 }
+
+/// A picture of eight by eight pixels, for the documentation.
+const PICTURE: &str = "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAdklEQVR42g3JoQEEIQwAsB+HIRiCIRgi+nQ1uhpdjWasJza/5janqWY32awmmu/X3e501e0uu9VFfzHc4Qw17CGHNcR4Md3pTDXtKac1xXzB5VBskkV4EW44ocIOGVaIeJFuOqnSTplWinxRbjmlyi5ZVony/QEfRGLB4iT3qwAAAABJRU5ErkJggg==";

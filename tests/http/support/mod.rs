@@ -38,7 +38,8 @@ pub(crate) const PRISMS: &str = "/v1/prisms/text";
 pub(crate) const SUNSHINES: &str = "/v1/sunshines/text";
 pub(crate) const GUARD_TEXT: &str = "/v1/guardians/text";
 pub(crate) const GUARD_IMAGE: &str = "/v1/guardians/image";
-pub(crate) const OPERATIONS: [&str; 4] = [PRISMS, SUNSHINES, GUARD_TEXT, GUARD_IMAGE];
+pub(crate) const MODERATIONS: &str = "/v1/moderations";
+pub(crate) const OPERATIONS: [&str; 5] = [PRISMS, SUNSHINES, GUARD_TEXT, GUARD_IMAGE, MODERATIONS];
 
 /// The bootstrap key of every test server.
 pub(crate) const KEY: &str = "bootstrap-key-of-the-tests";
@@ -164,12 +165,21 @@ pub(crate) fn bare(method: Method, path: &str) -> Request<Body> {
     Request::builder().method(method).uri(path).body(Body::empty()).unwrap()
 }
 
+/// The field that the operation at `path` requires.
+pub(crate) fn required(path: &str) -> &'static str {
+    match path {
+        GUARD_IMAGE => "image",
+        MODERATIONS => "input",
+        _ => "text",
+    }
+}
+
 /// A body that the operation at `path` accepts.
 pub(crate) fn sound(path: &str) -> Value {
     if path == GUARD_IMAGE {
         json!({"image": pictures::encoded(&pictures::png(pictures::BLACK))})
     } else {
-        json!({"text": "The meeting was moved to Friday."})
+        json!({required(path): "The meeting was moved to Friday."})
     }
 }
 

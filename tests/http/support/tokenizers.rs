@@ -17,7 +17,7 @@ pub(super) const VOCABULARY: usize = 261;
 pub(super) const WINDOW: usize = 2304;
 
 pub(super) fn text_bundle(folder: &Path) -> PathBuf {
-    let calibration = json!({"scale": 1.0, "bias": 0.0});
+    let calibration = json!({"point": 0.0, "below": 1.0, "above": 1.0});
     let spec = json!({
         "window": 256, "stride": 192, "cls_id": STOP, "sep_id": END, "pad_id": STOP,
         "categories": ["sexual", "hate", "self_harm", "violence", "defamation"],

@@ -1,0 +1,49 @@
+"""Lets a finished text classifier judge every training text.
+
+Its probabilities teach another model (`--teacher` of text_classifier.py) or
+show which labels are doubtful (`--opinion`). Writes `probabilities` [rows, 5]
+in the order of text_data.load, NaN where it was not asked, and `data`, the
+digest of those rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+from tokenizers import Tokenizer
+
+import text_data
+from text_calibrate import Classifier, probabilities
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder that holds moderation/train/")
+    parser.add_argument("--model", type=Path, required=True, help="built text component, e.g. models/delta-3.1/build/text")
+    parser.add_argument("--out", type=Path, required=True, help=".npz to write")
+    parser.add_argument("--share", type=float, default=1.0, help="share of the public texts that is judged; ours all are")
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+
+    rows = text_data.load(args.data)
+    manifest = json.loads((args.model / "manifest.json").read_text(encoding="utf-8"))["text_classifier"]
+    tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))
+    tokenizer.encode_special_tokens = True
+    model = Classifier(onnx.load(args.model / "model.onnx"), manifest, tokenizer, args.threads)
+    asked = [
+        i for i, row in enumerate(rows)
+        if row.source.startswith("authored/") or text_data.share_of(row.text) < args.share
+    ]
+    harm, _ = model.scores([rows[i].text for i in asked])
+    found = np.full((len(rows), 5), np.nan, np.float32)
+    found[asked] = probabilities(harm, manifest["calibration"])
+    with args.out.open("wb") as out:
+        np.savez(out, probabilities=found, data=text_data.digest(rows))
+
+
+if __name__ == "__main__":
+    main()

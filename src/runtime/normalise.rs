@@ -1,0 +1,276 @@
+//! A text the way it reads: invisible signs gone, look-alike letters folded, disguises undone, emoji by their names.
+//!
+//! The classifiers were trained on such texts (`scripts/train/normalise.py` is the same program, and
+//! `tests/fixtures/normalise.json` holds both to the same answers). Whoever calls this scores the raw text too:
+//! what is folded here may have been meant.
+
+use std::collections::HashSet;
+
+use unicode_normalization::UnicodeNormalization;
+
+/// Letters that pass for a Latin one once NFKC has folded the mathematical and wide ones. Unicode Technical
+/// Standard 39 lists far more; these are the alphabets that a keyboard or a page of "fancy text" offers.
+const CONFUSABLE: &[(char, &str)] = &[
+    ('a', "аαաɑᴀ"),
+    ('b', "бвьβʙ"),
+    ('c', "сᴄ"),
+    ('d', "ԁᴅ"),
+    ('e', "еёεᴇ"),
+    ('g', "ɡɢ"),
+    ('h', "нһհʜ"),
+    ('i', "іїιıɩɪ"),
+    ('j', "јᴊ"),
+    ('k', "кκᴋ"),
+    ('l', "ӏʟ"),
+    ('m', "мᴍ"),
+    ('n', "ηոɴ"),
+    ('o', "оοσօᴏ"),
+    ('p', "рρᴘ"),
+    ('q', "ԛ"),
+    ('r', "гʀ"),
+    ('s', "ѕ"),
+    ('t', "тτᴛ"),
+    ('u', "υսᴜ"),
+    ('v', "νᴠ"),
+    ('w', "ԝωѡᴡ"),
+    ('x', "хχ"),
+    ('y', "уγү"),
+    ('z', "зᴢ"),
+];
+
+/// Of those, the Latin letters in another dress, which no language writes whole words in.
+const STYLED: &str = "ɑᴀʙᴄᴅᴇɡɢʜıɩɪᴊᴋʟᴍɴᴏᴘʀᴛᴜᴠᴡᴢ";
+
+/// Emoji that are spelled out.
+const NAMED: usize = 64;
+
+/// Between spaced-out letters.
+const GAPS: &str = " .-*_·•,/|~";
+
+/// The text without invisible signs and disguises.
+#[must_use]
+pub(super) fn normalise(text: &str) -> String {
+    let visible: String = text.chars().filter(|&c| !is_invisible(c)).collect();
+    let mut folded = String::with_capacity(visible.len());
+    for part in visible.split_inclusive(is_lone_jamo) {
+        // Lone Korean letters stay: NFKC would tear them from the alphabet that people type.
+        let end = part.char_indices().next_back().filter(|&(_, c)| is_lone_jamo(c)).map_or(part.len(), |(at, _)| at);
+        folded.extend(part[..end].nfkc().filter(|&c| !is_invisible(c)));
+        folded.push_str(&part[end..]);
+    }
+    let named = with_emoji_named(&folded);
+    let latin = with_confusables_folded(&named);
+    let plain = map_runs(&latin, |c| !c.is_whitespace(), without_leet);
+    with_repeats_cut(&with_gaps_closed(&plain))
+}
+
+/// Soft hyphen, joiners, bidirectional marks, fillers, variation selectors, tags; and skin tones, which only colour
+/// the sign before them.
+fn is_invisible(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+        | '\u{180b}'..='\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+        | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{1f3fb}'..='\u{1f3ff}'
+        | '\u{e0000}'..='\u{e0fff}')
+}
+
+fn is_lone_jamo(c: char) -> bool {
+    ('\u{3131}'..='\u{318e}').contains(&c)
+}
+
+fn is_emoji(c: char) -> bool {
+    matches!(c, '\u{2600}'..='\u{27bf}' | '\u{2b00}'..='\u{2bff}' | '\u{1f000}'..='\u{1faff}')
+}
+
+/// Emoji by their names, the same in a row at most twice. A name may take a dozen tokens: of a text full of emoji the
+/// first [`NAMED`] say enough.
+fn with_emoji_named(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let (mut named, mut last, mut repeats) = (0, None, 0);
+    for c in text.chars() {
+        repeats = if last == Some(c) { repeats + 1 } else { 1 };
+        last = Some(c);
+        if !is_emoji(c) {
+            out.push(c);
+        } else if repeats <= 2 && named < NAMED {
+            named += 1;
+            let name = unicode_names2::name(c).map(|name| name.to_string().to_lowercase()).unwrap_or_default();
+            // Unicode calls the knife by its Japanese name.
+            let name = name.replace("hocho", "knife");
+            // Of an outlined or a filled sign only the shape matters.
+            let shape: Vec<&str> = name
+                .split(' ')
+                .enumerate()
+                .filter(|&(at, word)| {
+                    let last = at + 1 == name.split(' ').count();
+                    last || !matches!(word, "black" | "white" | "heavy")
+                })
+                .map(|(_, word)| word)
+                .collect();
+            out.push(' ');
+            out.push_str(&shape.join(" "));
+            out.push(' ');
+        } else if repeats <= 2 {
+            out.push(c);
+        }
+    }
+    out
+}
+
+fn lower(c: char) -> char {
+    let mut lowered = c.to_lowercase();
+    match (lowered.next(), lowered.next()) {
+        (Some(one), None) => one,
+        _ => c,
+    }
+}
+
+fn confusable(c: char) -> Option<char> {
+    let c = lower(c);
+    if c.is_ascii() {
+        return None;
+    }
+    CONFUSABLE.iter().find(|(_, others)| others.contains(c)).map(|&(latin, _)| latin)
+}
+
+/// Confusable letters as Latin ones, unless the text is truly written in their alphabet.
+fn with_confusables_folded(text: &str) -> String {
+    let foreign: HashSet<char> = text.chars().filter(|c| c.is_alphabetic() && !c.is_ascii()).collect();
+    if foreign.is_empty() {
+        return text.to_owned();
+    }
+    let everywhere = foreign.iter().all(|&c| confusable(c).is_some()) && text.chars().any(|c| c.is_ascii_alphabetic());
+    map_runs(text, char::is_alphabetic, |word| {
+        if !everywhere && !word.chars().any(|c| c.is_ascii_alphabetic() || STYLED.contains(c)) {
+            return word.to_owned();
+        }
+        word.chars().map(|c| confusable(c).unwrap_or(c)).collect()
+    })
+}
+
+fn unleet(c: char) -> Option<char> {
+    Some(match c {
+        '0' => 'o',
+        '1' | '!' | '|' => 'i',
+        '3' | '€' => 'e',
+        '4' | '@' => 'a',
+        '5' | '$' => 's',
+        '7' | '+' => 't',
+        '8' => 'b',
+        _ => return None,
+    })
+}
+
+/// A word with its leet signs as letters; numbers, prices and handles as they are.
+fn without_leet(word: &str) -> String {
+    let core = word.trim_end_matches(['!', '?', '.', ',', ';', ':', '|', '+']);
+    let letters = core.chars().filter(char::is_ascii_alphabetic).count();
+    let signs = core.chars().filter(|&c| unleet(c).is_some()).count();
+    let handle = core.starts_with('@') && letters > 3 && signs == 1;
+    if signs == 0 || signs > 2 * letters || handle || is_number(core) || is_numbered(core) {
+        return word.to_owned();
+    }
+    let mut out: String = core.chars().map(|c| unleet(c).unwrap_or(c)).collect();
+    out.push_str(&word[core.len()..]);
+    out
+}
+
+/// `$20`, `2pm`, `10.5km`: digits with a sign of money or at most two letters.
+fn is_number(core: &str) -> bool {
+    let money = |c: char| c == '$' || c == '€';
+    let body = core.strip_prefix(money).unwrap_or(core);
+    let body = body.strip_suffix(money).unwrap_or(body);
+    let unit = body.chars().rev().take_while(char::is_ascii_alphabetic).count();
+    let digits = &body[..body.len() - unit];
+    unit <= 2
+        && digits.starts_with(|c: char| c.is_ascii_digit())
+        && digits.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | ',' | ':'))
+}
+
+/// `mp3`, `covid19`: a name that ends in a number.
+fn is_numbered(core: &str) -> bool {
+    let name = core.trim_end_matches(|c: char| c.is_ascii_digit());
+    name.len() < core.len() && !name.is_empty() && name.chars().all(|c| c.is_ascii_alphabetic())
+}
+
+/// `k i l l` and `k.i.l.l` as one word: three letters or more, each alone between the same signs.
+fn with_gaps_closed(text: &str) -> String {
+    let chars: Vec<char> = text.chars().collect();
+    let is_letter = |at: usize| chars.get(at).is_some_and(|c| c.is_alphanumeric());
+    let mut out = String::with_capacity(text.len());
+    let mut at = 0;
+    while at < chars.len() {
+        let alone = is_letter(at) && (at == 0 || !is_letter(at - 1));
+        let gap = chars.get(at + 1).copied().filter(|&c| GAPS.contains(c));
+        let mut end = at;
+        if let (true, Some(gap)) = (alone, gap) {
+            while chars.get(end + 1) == Some(&gap) && is_letter(end + 2) {
+                end += 2;
+            }
+            // The last one may begin a longer word.
+            if is_letter(end + 1) {
+                end = end.saturating_sub(2).max(at);
+            }
+        }
+        if end >= at + 4 {
+            out.extend(chars[at..=end].iter().step_by(2));
+            at = end + 1;
+        } else {
+            out.push(chars[at]);
+            at += 1;
+        }
+    }
+    out
+}
+
+/// Letters that stand three times or more in a row, twice.
+fn with_repeats_cut(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let (mut last, mut count) = (None, 0);
+    for c in text.chars() {
+        count = if last == Some(c) { count + 1 } else { 1 };
+        last = Some(c);
+        if count < 3 || !c.is_alphabetic() {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// `text` with every run of characters that are `inside` passed through `change`.
+fn map_runs(text: &str, inside: impl Fn(char) -> bool, change: impl Fn(&str) -> String) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(start) = rest.find(&inside) {
+        let end = rest[start..].find(|c| !inside(c)).map_or(rest.len(), |length| start + length);
+        out.push_str(&rest[..start]);
+        out.push_str(&change(&rest[start..end]));
+        rest = &rest[end..];
+    }
+    out.push_str(rest);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_reads_as_it_did_in_training() {
+        let cases: Vec<(String, String)> =
+            serde_json::from_str(include_str!("../../tests/fixtures/normalise.json")).unwrap();
+        assert!(cases.len() > 30);
+        for (raw, expected) in cases {
+            assert_eq!(normalise(&raw), expected, "of {raw:?}");
+        }
+    }
+
+    #[test]
+    fn any_text_is_normalised_without_a_panic() {
+        use proptest::prelude::*;
+        proptest!(|(text in "\\PC{0,60}")| {
+            let once = normalise(&text);
+            prop_assert!(!once.chars().any(is_invisible));
+        });
+    }
+}

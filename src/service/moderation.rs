@@ -1,0 +1,57 @@
+//! Moderation of several texts and pictures: the texts in one call, then picture after picture.
+
+use std::time::Instant;
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{Models, ServiceError};
+use crate::domain::{ImageBytes, Modality, Part, Scores};
+
+/// Scores every part, in order. `permit` is asked for each picture when its turn comes: one request holds one place.
+pub(super) async fn score(
+    models: &Models,
+    parts: Vec<Part>,
+    permit: impl Fn() -> Result<OwnedSemaphorePermit, ServiceError>,
+    deadline: Instant,
+) -> Result<Vec<(Modality, Scores)>, ServiceError> {
+    let order: Vec<Modality> = parts.iter().map(Part::modality).collect();
+    let (texts, pictures) = sorted(parts);
+    // Both are looked for before any work is done.
+    let text = if texts.is_empty() { None } else { Some(installed(models.text.as_ref())?) };
+    let image = if pictures.is_empty() { None } else { Some(installed(models.image.as_ref())?) };
+
+    let mut of_texts = Vec::new().into_iter();
+    if let Some(guardian) = text {
+        of_texts = guardian.judge_all(texts, deadline).await?.into_iter();
+    }
+    let mut of_pictures = Vec::with_capacity(pictures.len());
+    if let Some(guardian) = image {
+        for picture in pictures {
+            of_pictures.push(guardian.judge(picture, permit()?, deadline).await?);
+        }
+    }
+    let mut of_pictures = of_pictures.into_iter();
+    let scored = order.into_iter().map(|modality| {
+        let scores = match modality {
+            Modality::Text => of_texts.next().map(|judgement| judgement.scores),
+            Modality::Image => of_pictures.next(),
+        };
+        Ok((modality, scores.ok_or(ServiceError::Internal)?))
+    });
+    scored.collect()
+}
+
+fn installed<T>(model: Option<&T>) -> Result<&T, ServiceError> {
+    model.ok_or(ServiceError::ModelNotInstalled)
+}
+
+fn sorted(parts: Vec<Part>) -> (Vec<String>, Vec<ImageBytes>) {
+    let (mut texts, mut pictures) = (Vec::new(), Vec::new());
+    for part in parts {
+        match part {
+            Part::Text(text) => texts.push(text),
+            Part::Image(picture) => pictures.push(picture),
+        }
+    }
+    (texts, pictures)
+}
