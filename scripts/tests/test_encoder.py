@@ -26,6 +26,7 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "train")]
 from forge import encoder  # noqa: E402
 from forge.fetch import Sources  # noqa: E402
 from forge.places import Places  # noqa: E402
+import text_calibrate  # noqa: E402
 from measure import metrics  # noqa: E402
 
 MODEL = ROOT / "models" / "alpha-4o-mini"
@@ -436,19 +437,9 @@ def golden_scores(built) -> tuple[list[dict], np.ndarray, np.ndarray]:
     golden = json.loads(GOLDEN.read_text(encoding="utf-8"))["texts"]
     part = json.loads((built / "manifest.json").read_text(encoding="utf-8"))["text_classifier"]
     tokenizer = Tokenizer.from_file(str(built / "tokenizer.json"))
-    rows = [encoding.ids for encoding in tokenizer.encode_batch([item["text"] for item in golden])]
-    assert max(map(len, rows)) <= part["window"]
-    run = session(built / "model.onnx")
-    harm, special = [], []
-    for start in range(0, len(rows), 8):
-        a, b = run.run(["harm", "expressibility"], feed(rows[start : start + 8]))
-        harm.append(a)
-        special.append(b)
-    point, below, above = (np.array([c[key] for c in part["calibration"]]) for key in ("point", "below", "above"))
-    off = np.concatenate(harm) - point
-    share = np.exp(np.concatenate(special).astype(np.float64))
-    share = 1 - share[:, 0] / share.sum(axis=1)
-    return golden, 1 / (1 + np.exp(-off * np.where(off < 0, below, above))), share
+    model = text_calibrate.Classifier(onnx.load(built / "model.onnx"), part, tokenizer, 2)
+    harm, special = model.scores([item["text"] for item in golden])
+    return golden, text_calibrate.probabilities(harm, part["calibration"]), 1 - text_calibrate.softmax(special)[:, 0]
 
 
 def test_built_scores_are_those_of_full_precision(golden_scores):
