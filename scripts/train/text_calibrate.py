@@ -41,8 +41,8 @@ OWN_LOOK_ALIKE_LIMIT = 0.05
 SPECIAL_WANTED, LOST_STATEMENTS_LIMIT = 0.97, 0.03
 # Sources whose defamation labels are insults, or made from templates.
 STAND_INS = ("civil-spans", "jigsaw-sample", "diasafety", "convabuse", "synthetic-defamation")
-# Chinese, Japanese and Korean, of which an English vocabulary knows some characters and no words.
-UNREADABLE = {"minilm": ("cold-zh", "authored/east_asian"), "mpnet": ("cold-zh", "authored/east_asian"), "multilingual-e5": ()}
+# Languages of which an English vocabulary knows letters and hardly a word (of the Western ones it knows more).
+UNREADABLE = {"minilm": ("cold-zh", "authored/east_asian", "authored/languages_more"), "mpnet": ("cold-zh", "authored/east_asian", "authored/languages_more"), "multilingual-e5": ()}
 MAIN_SOURCES = {
     "sexual": ["automod-nsfw", "profanity-list", "ailuminate"],
     "hate": ["davidson", "stormfront", "hatexplain", "hatemoji-build", "civil-spans", "diasafety", "cold-zh", "ailuminate"],
@@ -219,7 +219,7 @@ def written_for(row: Row, c: int) -> bool:
 
 def is_look_alike(row: Row, c: int) -> bool:
     """A benign text written to be mistaken for harm of category c."""
-    general = row.source in ("authored/benign_lookalikes", "authored/prompts")
+    general = row.source.removeprefix("authored/") in text_data.LOOK_ALIKES_OF_ALL
     return (general or written_for(row, c)) and not row.positive()
 
 
@@ -319,7 +319,7 @@ def tables(rows: list[Row], scores: np.ndarray, unread: tuple[str, ...]) -> Iter
     yield "### By source (authored, and the main others)\n"
     yield HEADER.format("category, source")
     for c, category in enumerate(CATEGORIES):
-        names = [f"authored/{name}" for name in (*text_data.WRITTEN_FOR[category], "prompts", "european", "east_asian")]
+        names = [f"authored/{name}" for name in (*text_data.WRITTEN_FOR[category], "prompts", "chatbot", "passages", "emoji", "subtle", "european", "languages_more", "east_asian")]
         for source in names + MAIN_SOURCES[category]:
             labels, found = judged(inside, p, c, lambda r, s=source: r.source == s)
             if len(labels) >= 20:
@@ -338,12 +338,12 @@ def tables(rows: list[Row], scores: np.ndarray, unread: tuple[str, ...]) -> Iter
             if labels.sum() >= 5:
                 yield line(f"{category}, {name}", labels, found)
     yield "\n### Benign look-alikes (validation share of the authored ones): flagged at 0.5\n"
-    yield "| category | own look-alikes | benign_lookalikes and prompts | ordinary authored texts | pheme (news) |\n| --- | --- | --- | --- | --- |"
+    yield "| category | own look-alikes | those of all categories | ordinary authored texts | pheme (news) |\n| --- | --- | --- | --- | --- |"
     for c, category in enumerate(CATEGORIES):
         cells = []
         for keep in (
             lambda r, c=c: is_look_alike(r, c) and written_for(r, c),
-            lambda r: r.source in ("authored/benign_lookalikes", "authored/prompts") and not r.positive(),
+            lambda r: r.source.removeprefix("authored/") in text_data.LOOK_ALIKES_OF_ALL and not r.positive(),
             lambda r: r.source.removeprefix("authored/") in text_data.STATEMENT_FILES,
             lambda r: r.source == "pheme",
         ):

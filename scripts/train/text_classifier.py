@@ -171,12 +171,9 @@ def fit_heads(model: TextClassifier, rows: list[text_data.Row], ids: list[list[i
 
 def taught(rows: list[text_data.Row], path: Path) -> list[text_data.Row]:
     """The rows with a teacher's probabilities, as text_teach.py wrote them."""
-    said = np.load(path)
-    if str(said["data"]) != text_data.digest(rows):
-        raise SystemExit(f"{path} is of other data: run text_teach.py again.")
     return [
         row if np.isnan(p[0]) else replace(row, soft=tuple(map(float, p)))
-        for row, p in zip(rows, said["probabilities"])
+        for row, p in zip(rows, text_data.said_of(rows, path))
     ]
 
 
@@ -230,7 +227,7 @@ def main() -> None:
     )
     look_ids = tokenise(tokenizer, kind, [r.text for r in look], 96, None)
     if args.opinion:
-        rows = text_data.doubted(rows, np.load(args.opinion)["probabilities"])
+        rows = text_data.doubted(rows, text_data.said_of(rows, args.opinion))
     if args.teacher:
         rows = taught(rows, args.teacher)
 

@@ -46,7 +46,22 @@ CALIBRATION_SHARE = 0.05
 # Files written for one category, in which the other four were not looked for.
 HARM_FILES = ("defamation", "violence", "self_harm", "sexual", "benign_lookalikes")
 # Files in which every line was judged for all five.
-JUDGED_FILES = ("hate", "threats", "intimacy", "despair", "prompts", "east_asian", "european")
+JUDGED_FILES = (
+    "hate",
+    "threats",
+    "intimacy",
+    "despair",
+    "prompts",
+    "chatbot",
+    "passages",
+    "emoji",
+    "subtle",
+    "east_asian",
+    "european",
+    "languages_more",
+)
+# Files whose harmless lines look like harm of any category.
+LOOK_ALIKES_OF_ALL = ("benign_lookalikes", "prompts", "chatbot", "passages", "emoji", "subtle")
 # Where harm of a category stands beside its look-alikes.
 WRITTEN_FOR = {
     "sexual": ("sexual", "intimacy"),
@@ -99,8 +114,13 @@ MIXTURE: dict[str, tuple[float, float]] = {
     "authored/intimacy": (5.5, 0.50),
     "authored/despair": (5.0, 0.48),
     "authored/prompts": (8.0, 0.35),
+    "authored/chatbot": (7.0, 0.47),
+    "authored/passages": (4.5, 0.46),
+    "authored/emoji": (4.0, 0.45),
+    "authored/subtle": (7.0, 0.47),
     "authored/east_asian": (1.5, 0.50),
     "authored/european": (2.5, 0.48),
+    "authored/languages_more": (2.0, 0.46),
     "authored/special": (4.0, 0.0),
     "authored/near_miss": (3.0, 0.0),
     "authored/en_daily": (1.5, 0.0),
@@ -141,8 +161,9 @@ EMPHASIS: dict[str, dict[str, float]] = {
     "even": {},
     # For a vocabulary that knows other languages.
     "multilingual": {
-        "authored/east_asian": 9.0,
-        "authored/european": 6.0,
+        "authored/east_asian": 8.0,
+        "authored/european": 5.0,
+        "authored/languages_more": 6.0,
         "authored/multilingual": 3.0,
         "cold-zh": 6.0,
     },
@@ -197,6 +218,14 @@ def split_of(text: str, source: str) -> str:
 def share_of(text: str) -> float:
     """A fixed number in 0..1 for a text, to thin a sample the same way each run."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") / 2**32
+
+
+def said_of(rows: list[Row], path: Path) -> np.ndarray:
+    """What a model holds of these rows [rows, 5], as text_teach.py wrote it."""
+    with np.load(path) as said:
+        if str(said["data"]) != digest(rows):
+            raise SystemExit(f"{path} is of other data: run text_teach.py again.")
+        return said["probabilities"]
 
 
 def digest(rows: list[Row]) -> str:
