@@ -178,4 +178,5 @@ class TextClassifier(nn.Module):
 
 
 def load_base(path: Path, layers: list[int] | None = None) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in encoder.load_base(path, layers).items()}
+    base = encoder.load_base(path, layers)
+    return {name: torch.from_numpy(np.require(value, requirements=["C", "W"])) for name, value in base.items()}
