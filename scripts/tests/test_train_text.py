@@ -54,6 +54,17 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_no_line_that_languages_are_measured_by_is_trained_on():
+    def texts(name: str) -> set[str]:
+        lines = (text_data.AUTHORED / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+        return {json.loads(line)["text"].casefold().strip(" .!?") for line in lines}
+
+    measured = texts("languages_eval")
+    assert len(measured) > 300
+    for name in (*text_data.HARM_FILES, *text_data.JUDGED_FILES, *text_data.STATEMENT_FILES, "special"):
+        assert not measured & texts(name), name
+
+
 def test_an_unjudged_category_weighs_nothing(data):
     row = next(r for r in text_data.load(data, data / "authored") if r.source == "davidson")
     weights = dict(zip(CATEGORIES, row.weights))

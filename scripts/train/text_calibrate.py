@@ -1,9 +1,9 @@
 """Finishes the trained text classifier: ranges, calibration, figures, card.
 
 Works on the graph that the server will run, built by scripts/forge/encoder.py:
-first measures the activation ranges and puts them into the delta, then fits
-scale and bias of every category on the calibration slice of the data, then
-judges the result on validation texts that neither training nor calibration
+first measures the activation ranges and puts them into the delta, then finds
+the operating point of every category and the slopes around it on the
+calibration slice of the data, then judges the result on validation texts that neither training nor calibration
 has seen. Writes text.safetensors, text.json and text-card.md.
 """
 

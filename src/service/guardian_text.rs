@@ -15,8 +15,8 @@ use crate::{
     telemetry::Metrics,
 };
 
-/// Bytes of text that are tokenised where they are: it takes less time than handing them over. Longer ones may take a
-/// second, as 16,000 emoji read as a megabyte of their names.
+/// Bytes of text that are tokenised where they are: it takes less time than handing them over. The longest input, 32
+/// times the length of a single text, would hold up an async thread.
 const INLINE_BYTES: usize = 4096;
 
 /// Requests with longer texts that may be tokenised or wait for it.
