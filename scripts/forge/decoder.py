@@ -63,8 +63,9 @@ import gguf
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
+from safetensors.numpy import load_file
 
-from . import gguf_tokenizer
+from . import gguf_tokenizer, low_rank
 
 BLOCK = 32
 MICROSOFT = "com.microsoft"
@@ -102,15 +103,23 @@ class Shape:
 
 
 class Checkpoint:
-    """A GGUF file opened for reading: metadata, and tensors as float32 on demand."""
+    """A GGUF file opened for reading: metadata, and tensors as float32 on demand.
 
-    def __init__(self, path: Path) -> None:
+    An adapter (low-rank factors by tensor, as `low_rank.unpacked` gives them) is
+    added to the tensors that it names.
+    """
+
+    def __init__(self, path: Path, adapter: Mapping[str, np.ndarray] | None = None) -> None:
         reader = gguf.GGUFReader(str(path))
         self.metadata: dict[str, Any] = {
             key: field.contents() for key, field in reader.fields.items()
         }
         self._tensors = {tensor.name: tensor for tensor in reader.tensors}
         self.shape = self._read_shape()
+        self._adapter = dict(adapter or {})
+        for name in self._adapter:
+            if name.rpartition(".")[0] not in self._tensors:
+                raise ValueError(f"the adapter has {name}, but the GGUF file has no such tensor: use the base it was tuned on")
 
     def _read_shape(self) -> Shape:
         architecture = self.metadata["general.architecture"]
@@ -149,15 +158,23 @@ class Checkpoint:
     def tensor(self, name: str) -> np.ndarray:
         """The tensor as float32, rows first: a linear layer is [out, in]."""
         tensor = self._tensors[name]
-        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-        return np.ascontiguousarray(values, dtype=np.float32)
+        values = np.ascontiguousarray(gguf.quants.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
+        change = low_rank.change(self._adapter, name)
+        if change is None:
+            return values
+        if change.shape != values.shape:
+            raise ValueError(f"the adapter's {name} does not fit the GGUF file: use the base it was tuned on")
+        return values + change
 
     def grid(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
         """Step and offset [rows, blocks of 32] of the grid that a tensor's values lie on.
 
         Every value of a block is the offset plus a whole number of steps. None
-        for the types that have no single grid over 32 values.
+        for the types that have no single grid over 32 values, and for a tensor
+        that the adapter moves off it.
         """
+        if f"{name}.lora_a" in self._adapter:
+            return None
         tensor = self._tensors[name]
         kind = gguf.GGMLQuantizationType
         block_bytes = gguf.GGML_QUANT_SIZES.get(tensor.tensor_type, (0, 0))[1]
@@ -651,9 +668,11 @@ def build(
 ) -> dict[str, Any]:
     """Builds `model.onnx` and `tokenizer.json` into `out`; returns the generator's manifest part.
 
-    `source["gguf"]` is the checkpoint, already verified.
+    `source["gguf"]` is the checkpoint, already verified; `recipe["adapter"]`
+    (optional) names a safetensors file of low-rank factors beside the recipe.
     """
-    checkpoint = Checkpoint(Path(source["gguf"]))
+    adapter = low_rank.unpacked(load_file(Path(model_dir) / recipe["adapter"])) if "adapter" in recipe else None
+    checkpoint = Checkpoint(Path(source["gguf"]), adapter)
     shape = checkpoint.shape
     tokens = checkpoint.metadata["tokenizer.ggml.tokens"]
     tasks, stop_ids = _prompts(Path(model_dir) / recipe["prompts"], tokens)

@@ -9,7 +9,8 @@ safetensors file, changes the base by name:
 - `<tensor>.delta`, of the tensor's shape: the tensor gains it;
 - `harm.weight` [5, 2 * width] and `harm.bias` [5]: the head over the mean and
   the highest of the last layer's states; `expressibility.weight` [5, width] and
-  `expressibility.bias`: the head over their mean alone;
+  `expressibility.bias`, and optionally `sentiment.weight` [1, width] and
+  `sentiment.bias`: heads over their mean alone;
 - `activation.{layer}.{attention|context|inner|gelu}.range` [2]: what the 8-bit
   input of each of the four matrix products of a layer covers, and `.exact` [n]
   (optional): channels of it that are multiplied in full precision instead,
@@ -21,7 +22,8 @@ Weights keep to 7 bits, because processors without VNNI add pairs of products
 in 16 bits, which 8-bit weights overflow.
 
 The graph takes `input_ids` int64 [batch, tokens], padded on the right, and
-`lengths` int32 [batch]; it gives `harm` and `expressibility`, raw logits.
+`lengths` int32 [batch]; it gives `harm`, `expressibility` and, where the delta
+has that head, `sentiment` [batch, 1], raw logits.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load, load_file
 
-from . import e5s1
+from . import e5s1, low_rank
 
 Tensors = dict[str, np.ndarray]
 
@@ -45,7 +47,9 @@ WEIGHT_LIMIT = 64
 PLACES = 256
 CATEGORIES = ["sexual", "hate", "self_harm", "violence", "defamation"]
 EXPRESSIBILITY = ["statement", "acknowledgement", "agreement", "meaningless", "formula"]
+# The heads of every delta, and one that a delta may have.
 HEAD_NAMES = ("harm", "expressibility")
+SENTIMENT = "sentiment"
 SITES = ("attention", "context", "inner", "gelu")
 
 
@@ -175,48 +179,19 @@ def distance_buckets(tokens: int) -> np.ndarray:
     return np.where(distance > 0, half, 0) + np.where(far < exact, far, np.minimum(log, half - 1)).astype(np.int64)
 
 
-def packed(delta: Mapping[str, np.ndarray]) -> Tensors:
-    """The delta with its low-rank factors as int8, half the size to keep."""
-    out: Tensors = {}
-    for name, value in delta.items():
-        if name.endswith((".lora_a", ".lora_b")) and value.dtype != np.int8:
-            value = np.asarray(value, np.float32)
-            scale = (np.maximum(np.abs(value).max(axis=1), 1e-6) / 127).astype(np.float16)
-            out[f"{name}.scale"] = scale
-            value = np.clip(np.rint(value / scale.astype(np.float32)[:, None]), -127, 127).astype(np.int8)
-        out[name] = value
-    return out
-
-
-def unpacked(delta: Mapping[str, np.ndarray]) -> Tensors:
-    """The delta with every tensor as float32."""
-    out = {name: np.asarray(value, np.float32) for name, value in delta.items() if not name.endswith(".scale")}
-    for name, value in delta.items():
-        if name.endswith(".scale"):
-            out[name.removesuffix(".scale")] *= np.asarray(value, np.float32)[:, None]
-    return out
-
-
 def merge(base: Mapping[str, np.ndarray], delta: Mapping[str, np.ndarray]) -> Tensors:
     """The base with the delta added, plus the delta's heads and ranges."""
     out = dict(base)
-    delta = unpacked(delta)
+    delta = low_rank.unpacked(delta)
     for name, value in delta.items():
         stem, _, kind = name.rpartition(".")
-        if kind == "lora_a":
-            other = delta.get(f"{stem}.lora_b")
-            if other is None or other.shape[1:] != value.shape[:1]:
-                raise ValueError(f"The delta has {name} without its lora_b, or of another rank: export it again.")
-            # Factors of so few bits have exact sums of products in double
-            # precision, so the order in which a machine adds does not show.
-            change = (other.astype(np.float64) @ value.astype(np.float64)).astype(np.float32)
-        elif kind == "lora_b":
-            if f"{stem}.lora_a" not in delta:
-                raise ValueError(f"The delta has {name} without its lora_a: export it again.")
+        if kind == "lora_b" and f"{stem}.lora_a" in delta:
             continue
+        if kind in ("lora_a", "lora_b"):
+            change = low_rank.change(delta, stem)
         elif kind == "delta":
             change = value
-        elif name.startswith(("harm.", "expressibility.", "activation.")):
+        elif name.startswith(("harm.", "expressibility.", "sentiment.", "activation.")):
             out[name] = value
             continue
         else:
@@ -228,6 +203,8 @@ def merge(base: Mapping[str, np.ndarray], delta: Mapping[str, np.ndarray]) -> Te
     for head, inputs in (("harm", 2 * width), ("expressibility", width)):
         if out.get(f"{head}.weight", np.empty(0)).shape != (5, inputs):
             raise ValueError(f"The delta has no {head} head of shape 5 x {inputs}: export it again.")
+    if f"{SENTIMENT}.weight" in out and out[f"{SENTIMENT}.weight"].shape != (1, width):
+        raise ValueError(f"The delta has no {SENTIMENT} head of shape 1 x {width}: export it again.")
     return out
 
 
@@ -299,14 +276,12 @@ class _Graph:
     def fused(self, kind: str, inputs: list[str], output: str, **attributes) -> str:
         return self.node(kind, inputs, output, domain="com.microsoft", **attributes)
 
-    def product(self, x: str, site: str, weight: np.ndarray, bias: np.ndarray | None, output: str) -> str:
+    def product(self, x: str, site: str, weight: np.ndarray, bias: np.ndarray, output: str) -> str:
         """x @ weight, in the graph's precision; `site` names the range of x."""
         if self.show:
             self.shown.append(x)
         if self.precision == "float32":
             kernel = self.constant(f"{output}.weight", weight)
-            if bias is None:
-                return self.node("MatMul", [x, kernel], output)
             added = self.node("MatMul", [x, kernel], f"{output}.product")
             return self.node("Add", [added, self.constant(f"{output}.bias", bias)], output)
         exact = self.tensors.get(f"{site}.exact")
@@ -323,7 +298,7 @@ class _Graph:
         self._rounded(x, site, rest, bias, f"{output}.rounded")
         return self.node("Add", [f"{output}.rounded", f"{output}.exact"], output)
 
-    def _rounded(self, x: str, site: str, weight: np.ndarray, bias: np.ndarray | None, output: str) -> str:
+    def _rounded(self, x: str, site: str, weight: np.ndarray, bias: np.ndarray, output: str) -> str:
         low, high = self._range(f"{site}.range")
         step = np.float32((high - low) / 255)
         scale = self.constant(f"{output}.step", np.array(step))
@@ -335,9 +310,9 @@ class _Graph:
             scale,
             self.constant(f"{output}.scales", scales),
             point,
+            "",
+            self.constant(f"{output}.bias", bias),
         ]
-        if bias is not None:
-            inputs += ["", self.constant(f"{output}.bias", bias)]
         return self.fused("MatMulIntegerToFloat", inputs, output)
 
     def _range(self, name: str) -> tuple[float, float]:
@@ -348,15 +323,18 @@ class _Graph:
             raise ValueError(f"The delta's {name} does not span zero: measure the activation ranges again.")
         return low, high
 
-    def skip_norm(self, x: str, skip: str, name: str, bias: np.ndarray, output: str) -> str:
+    def skip_norm(self, x: str, skip: str, name: str, output: str) -> str:
+        """The layer norm of x + skip.
+
+        ONNX Runtime's fused node for this takes five times as long as the two
+        apart, and would be put in for an Add, not for a Sum.
+        """
         inputs = [
-            x,
-            skip,
+            self.node("Sum", [x, skip], f"{output}.sum"),
             self.constant(f"{output}.scale", self.tensors[f"{name}.weight"]),
             self.constant(f"{output}.shift", self.tensors[f"{name}.bias"]),
-            self.constant(f"{output}.bias", bias),
         ]
-        return self.fused("SkipLayerNormalization", inputs, output, epsilon=self.kind.epsilon)
+        return self.node("LayerNormalization", inputs, output, axis=-1, epsilon=self.kind.epsilon)
 
 
 def graph(
@@ -377,10 +355,15 @@ def graph(
     for i in range(layer_count(tensors)):
         x = _layer(g, i, x, distances)
     _pool(g, x)
-    for head, state in (("harm", "both"), ("expressibility", "embedding")):
+    heads = {"harm": "both", "expressibility": "embedding"}
+    if f"{SENTIMENT}.weight" in tensors:
+        heads[SENTIMENT] = "embedding"
+    for head, state in heads.items():
         weight, bias = (g.constant(f"{head}.{part}", tensors[f"{head}.{part}"]) for part in ("weight", "bias"))
         g.node("Gemm", [state, weight, bias], head, transB=1)
-    outputs = [helper.make_tensor_value_info(h, TensorProto.FLOAT, ["batch", 5]) for h in HEAD_NAMES]
+    outputs = [
+        helper.make_tensor_value_info(head, TensorProto.FLOAT, ["batch", len(tensors[f"{head}.bias"])]) for head in heads
+    ]
     if embedding:
         outputs.append(helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["batch", width]))
     outputs += [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in dict.fromkeys(g.shown)]
@@ -454,20 +437,19 @@ def _layer(g: _Graph, i: int, x: str, distances: str) -> str:
     inputs = [*thirds, "", "lengths"] + ([distances] if distances else [])
     context = g.fused("MultiHeadAttention", inputs, f"{name}.context", num_heads=g.kind.heads)
     attended = g.product(
-        context, f"activation.{i}.context", weight("attention.output.dense"), None, f"{name}.attended"
+        context, f"activation.{i}.context", weight("attention.output.dense"), t[f"{at}.attention.output.dense.bias"],
+        f"{name}.attended",
     )
-    middle = g.skip_norm(
-        attended, x, f"{at}.attention.output.LayerNorm", t[f"{at}.attention.output.dense.bias"], f"{name}.middle"
-    )
+    middle = g.skip_norm(attended, x, f"{at}.attention.output.LayerNorm", f"{name}.middle")
     inner = g.product(
         middle, f"activation.{i}.inner", weight("intermediate.dense"), t[f"{at}.intermediate.dense.bias"],
         f"{name}.inner",
     )
     gelu = g.fused("Gelu", [inner], f"{name}.gelu")
-    down = g.product(gelu, f"activation.{i}.gelu", weight("output.dense"), None, f"{name}.down")
-    return g.skip_norm(
-        down, middle, f"{at}.output.LayerNorm", t[f"{at}.output.dense.bias"], f"layer.{i + 1}.in"
+    down = g.product(
+        gelu, f"activation.{i}.gelu", weight("output.dense"), t[f"{at}.output.dense.bias"], f"{name}.down"
     )
+    return g.skip_norm(down, middle, f"{at}.output.LayerNorm", f"layer.{i + 1}.in")
 
 
 def _pool(g: _Graph, x: str) -> None:

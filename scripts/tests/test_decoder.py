@@ -18,13 +18,14 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "tests")]
 
 import tiny_checkpoint  # noqa: E402
-from forge import decoder  # noqa: E402
+from forge import decoder, low_rank  # noqa: E402
 from forge.fetch import Sources  # noqa: E402
 from forge.places import Places  # noqa: E402
 from forge.reference import Reference  # noqa: E402
@@ -161,6 +162,39 @@ def test_int8_activations_stay_near(tiny, tmp_path: Path) -> None:
     ours = session.run([TOKENS[:20]], [20], session.new_cache(1))
     theirs = reference.forward([TOKENS[:20]], [reference.new_cache()])
     assert cosines(ours, theirs).min() > 0.995
+
+
+def test_an_adapter_is_added_to_the_weights_it_names(tmp_path: Path) -> None:
+    path = tiny_checkpoint.write(tmp_path / "t.gguf", "qwen2", 5, kind=KIND.Q8_0)
+    reference, random = Reference(path), np.random.default_rng(5)
+    factors = {}
+    for name in ("blk.0.attn_q.weight", "blk.1.ffn_down.weight", "blk.1.attn_output.weight"):
+        out, into = reference.weights[name].shape
+        factors[f"{name}.lora_a"] = random.standard_normal((4, into)).astype(np.float32) * 0.3
+        factors[f"{name}.lora_b"] = random.standard_normal((out, 4)).astype(np.float32) * 0.3
+    kept = low_rank.packed(factors)
+    plain = reference.forward([TOKENS[:20]], [reference.new_cache()])
+    for name in list(factors)[::2]:
+        stem = name.removesuffix(".lora_a")
+        back = low_rank.unpacked(kept)
+        reference.weights[stem] = reference.weights[stem] + back[f"{stem}.lora_b"] @ back[f"{stem}.lora_a"]
+    theirs = reference.forward([TOKENS[:20]], [reference.new_cache()])
+    prompts(tmp_path)
+    save_file(kept, str(tmp_path / "adapter.safetensors"))
+    recipe = {"window": WINDOW, "prompts": "prompts.json", "precision": EXACT, "adapter": "adapter.safetensors"}
+    out = tmp_path / "out"
+    out.mkdir()
+    decoder.build({"gguf": path}, recipe, tmp_path, out)
+    session = Session(out / "model.onnx", WINDOW)
+    ours = session.run([TOKENS[:20]], [20], session.new_cache(1))
+    # The moved weights lie on no grid: 8 bits round them a little.
+    assert cosines(ours, theirs).min() > 0.999 > cosines(plain, theirs).max()
+
+    with pytest.raises(ValueError, match="blk.9.attn_q.*no such tensor"):
+        decoder.Checkpoint(path, {"blk.9.attn_q.weight.lora_a": factors["blk.0.attn_q.weight.lora_a"]})
+    wrong = decoder.Checkpoint(path, {"blk.0.ffn_up.weight.lora_a": np.ones((2, 3)), "blk.0.ffn_up.weight.lora_b": np.ones((4, 2))})
+    with pytest.raises(ValueError, match="ffn_up.*does not fit"):
+        wrong.tensor("blk.0.ffn_up.weight")
 
 
 def test_the_same_checkpoint_gives_the_same_bytes(tiny, tmp_path: Path) -> None:

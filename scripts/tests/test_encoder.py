@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "train")]
 
-from forge import encoder  # noqa: E402
+from forge import encoder, low_rank  # noqa: E402
 from forge.fetch import Sources  # noqa: E402
 from forge.places import Places  # noqa: E402
 import text_calibrate  # noqa: E402
@@ -196,7 +196,7 @@ def test_merging_adds_low_rank_products_and_plain_deltas(noise, delta):
 
 
 def test_a_packed_delta_is_nearly_the_same(noise, delta):
-    packed = encoder.packed(delta)
+    packed = low_rank.packed(delta)
     name = "encoder.layer.2.intermediate.dense.weight"
     assert packed[f"{name}.lora_a"].dtype == packed[f"{name}.lora_b"].dtype == np.int8
     near, exact = (encoder.merge(noise, d)[name] - noise[name] for d in (packed, delta))

@@ -26,12 +26,20 @@ from normalise import normalise  # noqa: E402
 from text_data import CATEGORIES, Row  # noqa: E402
 
 
+PAIRED = ("imdb-counterfactual", "positive-frames")
+
+
 @pytest.fixture()
 def data(tmp_path: Path) -> Path:
     """Every source of the mixture, 40 texts each, every third one harmful."""
     (tmp_path / "moderation" / "train").mkdir(parents=True)
     (tmp_path / "authored").mkdir()
-    names = [s for s in text_data.MIXTURE if "/" not in s] + list(text_data.HELD_OUT_SOURCES)
+    (tmp_path / "expression" / "train").mkdir(parents=True)
+    said = [{"text": f"it rains on day {i}", "positive": f"fine rain {i}", "negative": None} for i in range(60)]
+    for source in PAIRED:
+        with gzip.open(tmp_path / "expression" / "train" / f"{source}.jsonl.gz", "wt", encoding="utf-8") as handle:
+            handle.write("\n".join(map(json.dumps, said)))
+    names = [s for s in text_data.MIXTURE if "/" not in s and s not in PAIRED] + list(text_data.HELD_OUT_SOURCES)
     for source in names:
         lines = []
         for i in range(40):
@@ -40,7 +48,7 @@ def data(tmp_path: Path) -> Path:
         with gzip.open(tmp_path / "moderation" / "train" / f"{source}.jsonl.gz", "wt", encoding="utf-8") as handle:
             handle.write("\n".join(lines))
     judged = (*text_data.HARM_FILES, *text_data.JUDGED_FILES)
-    for name in (*judged, *text_data.STATEMENT_FILES, "special"):
+    for name in dict.fromkeys((*judged, *text_data.STATEMENT_FILES, *text_data.EXPRESSED_FILES, "special")):
         lines = []
         for i in range(40):
             item = {"text": f"{name} line {i}", "lang": "en"}
@@ -49,6 +57,10 @@ def data(tmp_path: Path) -> Path:
                 item["labels"] = {c: int(c == own and i % 2 == 0) for c in CATEGORIES}
             else:
                 item["kind"] = "formula" if name == "special" else "statement"
+                if name == "special":
+                    item |= {"positive": "false", "negative": "false"}
+                elif i:
+                    item |= {"positive": f"glad of {name} {i}", "negative": f"tired of {name} {i}"}
             lines.append(json.dumps(item))
         (tmp_path / "authored" / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
     return tmp_path
@@ -82,6 +94,19 @@ def test_authored_files_weigh_most_where_they_speak(data):
     assert feelings.weights[CATEGORIES.index("self_harm")] == 0
 
 
+def test_expressions_carry_their_sentiment_and_stay_with_their_text(data):
+    rows = [r for r in text_data.load(data, data / "authored") if r.sentiment >= 0]
+    ours = [r for r in rows if r.source == "authored/expressions"]
+    assert {r.text: r.sentiment for r in ours if r.origin == "en_daily line 7"} == {"glad of en_daily 7": 1, "tired of en_daily 7": 0}
+    assert not [r for r in rows if r.text == "false" or r.origin in ("special line 1", "en_daily line 0")]
+    assert all(r.side() == text_data.split_of(r.origin or r.text, r.source) for r in rows)
+    # Nobody judged them for harm.
+    assert all(r.weights == (0.0,) * 5 for r in rows)
+    # A review that was turned positive was negative before.
+    reviews = {r.text: r.sentiment for r in rows if r.source == "imdb-counterfactual"}
+    assert len(reviews) >= 10 and all(v == int(t.startswith("fine")) for t, v in reviews.items())
+
+
 def test_splits_depend_on_the_text_alone():
     texts = [f"a text of number {i}" for i in range(4000)]
     sides = Counter(text_data.split_of(t, "davidson") for t in texts)
@@ -104,7 +129,7 @@ def test_draws_repeat_and_hold_no_text_of_another_split(data, monkeypatch):
     drawn = text_data.draw(rows, 3000, 1)
     assert abs(len(drawn) - 3000) < 60
     known = [r for r in drawn if r.source != "made/special"]
-    assert {text_data.split_of(r.text, r.source) for r in known} == {"train"}
+    assert {r.side() for r in known} == {"train"}
     assert not {r.source for r in drawn} & set(text_data.HELD_OUT_SOURCES)
 
 
@@ -221,7 +246,9 @@ def test_the_operating_point_is_f1_best_above_its_floor():
 def test_the_tail_of_a_few_values_is_not_their_maximum_alone():
     values = np.random.default_rng(0).normal(size=20)
     assert text_calibrate.tail(values, 0.03) >= values.mean() + 1.8 * values.std()
-    assert text_calibrate.tail(np.array([0.0] * 29 + [9.0]), 0.03) == 9.0
+    # One value far out among a few is chance; among many, those that lie out count.
+    assert text_calibrate.tail(np.array([0.0] * 29 + [9.0]), 0.03) < 5.0
+    assert text_calibrate.tail(np.array([0.0] * 190 + [9.0] * 10), 0.03) == 9.0
     assert text_calibrate.tail(np.array([]), 0.03) == -np.inf
 
 

@@ -27,17 +27,20 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import text_data  # noqa: E402
-from forge import encoder  # noqa: E402
+from forge import encoder, low_rank  # noqa: E402
 from measure import metrics  # noqa: E402
 from normalise import normalise  # noqa: E402
 from text_data import CATEGORIES, EXPRESSIBILITY, Row  # noqa: E402
 
-WINDOW, STRIDE = encoder.PLACES, 192
+# One bad sentence is thinned out in a wide window; narrower ones also raise alarms.
+WINDOW, STRIDE = 128, 96
 EXACT = {"attention": 16, "inner": 16, "gelu": 32}
 # Highest share of authored look-alikes that a category may flag at 0.5.
 LOOK_ALIKE_LIMIT = 0.03
 # The same for those of the category's own file alone.
 OWN_LOOK_ALIKE_LIMIT = 0.05
+# A quantile is read off the values only where this many lie beyond it.
+TAIL_COUNT = 3
 SPECIAL_WANTED, LOST_STATEMENTS_LIMIT = 0.97, 0.03
 # Texts of either kind that are disguised, and texts that full precision is asked for: both cost time, not meaning.
 DISGUISED, COMPARED = 250, 3000
@@ -86,6 +89,16 @@ class Classifier:
             ids[i, : len(row)] = row
         return self.session.run(outputs, {"input_ids": ids, "lengths": np.array([len(r) for r in rows], np.int32)})
 
+    def sentiment(self, texts: list[str]) -> np.ndarray:
+        """The sentiment logit of each text's first window, as it was written."""
+        rows = [self._cut(self.tokenizer.encode(text, add_special_tokens=False).ids)[0] for text in texts]
+        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+        out = np.zeros(len(rows))
+        for start in range(0, len(order), 32):
+            at = order[start : start + 32]
+            out[at] = self.run([rows[i] for i in at], ["sentiment"])[0][:, 0]
+        return out
+
     def scores(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Harm logits, the highest of a text's windows, and expressibility of the first."""
         pieces = [(i, piece) for i, text in enumerate(texts) for piece in self.windows(text)]
@@ -126,7 +139,7 @@ def activation_ranges(
 ) -> dict:
     """The `activation.*` tensors of the delta, measured in full precision."""
     shown = Classifier(encoder.graph(merged, kind, "float32", show=True), kind.special_ids, tokenizer, threads)
-    names = [o.name for o in shown.session.get_outputs()][2:]
+    names = [o.name for o in shown.session.get_outputs() if o.name not in (*encoder.HEAD_NAMES, encoder.SENTIMENT)]
     seen: dict[str, list[np.ndarray]] = {name: [] for name in names}
     rows = sorted((w for text in texts for w in shown.windows(text)), key=len)
     for start in range(0, len(rows), 16):
@@ -176,12 +189,14 @@ def slopes(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, point: f
 def tail(values: np.ndarray, share: float) -> float:
     """Where the highest `share` of the population behind a few values begins.
 
-    A few dozen say little of their own tail; a normal distribution of the same
-    spread says where more of them would lie.
+    A few dozen say little of their own tail, and their highest value is chance:
+    a normal distribution of the same spread says where more of them would lie.
     """
     if not len(values):
         return -np.inf
     normal = NormalDist(values.mean(), values.std() + 1e-9).inv_cdf(1 - share)
+    if len(values) * share < TAIL_COUNT:
+        return normal
     return max(float(np.quantile(values, 1 - share, method="higher")), normal)
 
 
@@ -321,7 +336,7 @@ def tables(rows: list[Row], scores: np.ndarray, unread: tuple[str, ...]) -> Iter
     yield "### By source (authored, and the main others)\n"
     yield HEADER.format("category, source")
     for c, category in enumerate(CATEGORIES):
-        names = [f"authored/{name}" for name in (*text_data.WRITTEN_FOR[category], "prompts", "chatbot", "passages", "emoji", "subtle", "european", "languages_more", "east_asian")]
+        names = [f"authored/{name}" for name in (*text_data.WRITTEN_FOR[category], "prompts", "chatbot", "passages", "stories", "alarms", "emoji", "subtle", "european", "languages_more", "east_asian")]
         for source in names + MAIN_SOURCES[category]:
             labels, found = judged(inside, p, c, lambda r, s=source: r.source == s)
             if len(labels) >= 20:
@@ -439,6 +454,19 @@ def special_lines(rows: list[Row], logits: np.ndarray, threshold: float) -> Iter
     )
 
 
+def sentiment_lines(model: Classifier, rows: list[Row]) -> Iterable[str]:
+    """How often an expression is told for what it was written as."""
+    yield "| source | positive taken for positive | negative taken for negative | ROC-AUC |\n| --- | --- | --- | --- |"
+    known = [r for r in rows if r.sentiment >= 0]
+    said = model.sentiment([r.text for r in known])
+    groups = {f"{r.source}, {r.lang}" for r in known}
+    for group in sorted(groups):
+        at = [i for i, r in enumerate(known) if f"{r.source}, {r.lang}" == group]
+        labels, found = np.array([known[i].sentiment for i in at]), said[at]
+        shares = [f"{(found[labels == v] > 0).mean() if v else (found[labels == v] <= 0).mean():.1%} of {(labels == v).sum()}" for v in (1, 0)]
+        yield f"| {group} | {shares[0]} | {shares[1]} | {number(metrics.roc_auc(labels, found))} |"
+
+
 def probabilities(logits: np.ndarray, places: list[dict[str, float]]) -> np.ndarray:
     off = logits - np.array([p["point"] for p in places])
     below, above = (np.array([p[side] for p in places]) for side in ("below", "above"))
@@ -462,11 +490,11 @@ def main() -> None:
     kind, unread = encoder.BACKBONES[args.backbone], UNREADABLE[args.backbone]
     tokenizer = text_data.plain_tokenizer(kind, args.base)
     base, delta = encoder.load_base(args.base / kind.weights, args.layers), load_file(args.delta)
-    delta = encoder.packed({k: v for k, v in delta.items() if not k.startswith("activation.")})
+    delta = low_rank.packed({k: v for k, v in delta.items() if not k.startswith("activation.")})
     rows = text_data.load(args.data)
     slices: dict[str, list[Row]] = {"calibration": [], "validation": []}
     for row in rows:
-        side = text_data.split_of(row.text, row.source)
+        side = row.side()
         if side in ("validation", "held_out"):
             # The whole of what is scarce; of the bulky sources a fixed share.
             scarce = row.source.startswith("authored/") or row.source in text_data.HELD_OUT_SOURCES
@@ -511,6 +539,8 @@ def main() -> None:
     card += language_lines(model, places)
     card += ["\n### Expressibility (validation share of the authored texts)\n"]
     card += special_lines(validation, special, threshold)
+    if "sentiment.weight" in merged:
+        card += ["\n### Sentiment (expressions kept aside)\n", *sentiment_lines(model, validation)]
     if not args.skip_full_precision:
         full = Classifier(encoder.graph(merged, kind, "float32"), kind.special_ids, tokenizer, args.threads)
         card += ["\n### int8 against float32 (same texts)\n", *rounding_lines(model, full, validation)]

@@ -27,11 +27,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import text_data  # noqa: E402
 from forge import encoder  # noqa: E402
 from measure import metrics  # noqa: E402
-from text_model import TextClassifier, load_base  # noqa: E402
+from text_model import HEADS, TextClassifier, load_base  # noqa: E402
 
 
 # How far a teacher is believed beside a source's label, and where there is none.
 TEACHER_SHARE, TEACHER_WEIGHT = 0.6, 0.5
+# Sources of long texts that are read whole, up to this many tokens.
+WHOLE, WHOLE_TOKENS = ("authored/passages", "authored/stories"), 160
 
 
 class Log:
@@ -46,13 +48,14 @@ class Log:
 
 
 def tokenise(
-    tokenizer: Tokenizer, kind: encoder.Backbone, texts: list[str], limit: int, seed: int | None
+    tokenizer: Tokenizer, kind: encoder.Backbone, rows: list[text_data.Row], limit: int, seed: int | None
 ) -> list[list[int]]:
     """Token ids; with a seed, half of the long texts give a window from within."""
     rng = random.Random(seed)
     out = []
-    for encoding in tokenizer.encode_batch(texts, add_special_tokens=False):
-        ids, room = encoding.ids, limit - 2
+    for row, encoding in zip(rows, tokenizer.encode_batch([row.text for row in rows], add_special_tokens=False)):
+        # Where one sentence of many makes the label, the whole must be seen.
+        ids, room = encoding.ids, (WHOLE_TOKENS if row.source in WHOLE else limit) - 2
         if len(ids) > room:
             start = rng.randint(0, len(ids) - room) if seed is not None and rng.random() < 0.5 else 0
             ids = ids[start : start + room]
@@ -81,8 +84,8 @@ def batches(lengths: list[int], size: int, seed: int) -> list[list[int]]:
     return out
 
 
-def targets_of(rows: list[text_data.Row], device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Targets, weights and kinds; a teacher's word fills what a source left open and tempers what it says."""
+def targets_of(rows: list[text_data.Row], device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Targets, weights, kinds and sentiments; a teacher's word fills what a source left open and tempers what it says."""
     targets, weights = torch.tensor([row.targets for row in rows]), torch.tensor([row.weights for row in rows])
     # A little smoothing: no source's labels are beyond doubt.
     targets = targets * 0.96 + 0.02
@@ -92,21 +95,27 @@ def targets_of(rows: list[text_data.Row], device: torch.device) -> tuple[torch.T
         mixed = torch.where(weights > 0, TEACHER_SHARE * soft + (1 - TEACHER_SHARE) * targets, soft)
         targets = torch.where(taught[:, None], mixed, targets)
         weights = torch.where(taught[:, None], weights.clamp(min=TEACHER_WEIGHT), weights)
-    return targets.to(device), weights.to(device), torch.tensor([row.kind for row in rows], device=device)
+    kinds, sentiments = (torch.tensor([getattr(row, name) for row in rows], device=device) for name in ("kind", "sentiment"))
+    return targets.to(device), weights.to(device), kinds, sentiments
 
 
 def loss_of(
     harm: torch.Tensor,
     expressibility: torch.Tensor,
-    rows: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    sentiment: torch.Tensor,
+    rows: tuple[torch.Tensor, ...],
 ) -> torch.Tensor:
-    targets, weights, kinds = rows
+    targets, weights, kinds, sentiments = rows
     loss = (F.binary_cross_entropy_with_logits(harm, targets, reduction="none") * weights).sum()
     known = kinds >= 0
     if known.any():
         loss = loss + 0.5 * F.cross_entropy(
             expressibility[known], kinds[known], reduction="sum", label_smoothing=0.02
         )
+    known = sentiments >= 0
+    if known.any():
+        wanted = sentiments[known].float() * 0.96 + 0.02
+        loss = loss + F.binary_cross_entropy_with_logits(sentiment[known], wanted, reduction="sum")
     return loss / len(targets)
 
 
@@ -117,7 +126,7 @@ def scores(model: TextClassifier, ids: list[list[int]], size: int = 64) -> tuple
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
     for start in range(0, len(order), size):
         at = order[start : start + size]
-        a, b = model(*pad([ids[i] for i in at], model.words.device))
+        a, b, _ = model(*pad([ids[i] for i in at], model.words.device))
         harm[at], special[at] = a.cpu().numpy(), b.cpu().numpy()
     model.train()
     return harm, special
@@ -155,7 +164,7 @@ def fit_heads(model: TextClassifier, rows: list[text_data.Row], ids: list[list[i
     model.train()
     log(f"embedded {len(ids)} texts")
     wanted = targets_of(rows, device)
-    parameters = [*model.harm.parameters(), *model.expressibility.parameters()]
+    parameters = [p for name in HEADS for p in getattr(model, name).parameters()]
     optimiser = torch.optim.LBFGS(parameters, max_iter=150, line_search_fn="strong_wolfe")
 
     def step() -> torch.Tensor:
@@ -195,6 +204,7 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=32)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--frozen", type=int, default=0, help="lowest layers that stay as they are: less to compute")
     parser.add_argument("--rate", type=float, default=6e-4)
     parser.add_argument("--minutes", type=float, default=0.0,
                         help="stop tuning after this long, the rate having come down by then (0: no limit)")
@@ -218,14 +228,14 @@ def main() -> None:
     model = TextClassifier(load_base(args.base / kind.weights, args.layers), kind, args.rank).to(device)
     rows = text_data.load(args.data)
     look = random.Random(args.seed).sample(
-        [r for r in rows if text_data.split_of(r.text, r.source) == "validation"
+        [r for r in rows if r.side() == "validation" and r.sentiment < 0
          and (r.positive() or text_data.share_of(r.text) < 0.35)
          and r.source != "cold-zh"],
         2500,
     ) + random.Random(args.seed).sample(
         [r for r in rows if r.source in text_data.HELD_OUT_SOURCES and r.text.isascii()], 700
     )
-    look_ids = tokenise(tokenizer, kind, [r.text for r in look], 96, None)
+    look_ids = tokenise(tokenizer, kind, look, 96, None)
     if args.opinion:
         rows = text_data.doubted(rows, text_data.said_of(rows, args.opinion))
     if args.teacher:
@@ -240,16 +250,20 @@ def main() -> None:
         log(f"start: {glance(model, look, look_ids)}")
     elif resumed is None:
         sample = text_data.draw(rows, args.probe_rows, args.seed + 1, args.emphasis)
-        fit_heads(model, sample, tokenise(tokenizer, kind, [r.text for r in sample], args.tokens, args.seed), log)
+        fit_heads(model, sample, tokenise(tokenizer, kind, sample, args.tokens, args.seed), log)
         log(f"probe: {glance(model, look, look_ids)}")
 
     drawn = text_data.draw(rows, args.rows, args.seed, args.emphasis)
-    ids = tokenise(tokenizer, kind, [r.text for r in drawn], args.tokens, args.seed)
+    ids = tokenise(tokenizer, kind, drawn, args.tokens, args.seed)
     plan = batches([len(i) for i in ids], args.batch, args.seed)
-    heads = [p for n, p in model.named_parameters() if n.startswith(("harm", "expressibility"))]
+    if args.frozen:
+        still = ("norm_0.", *(f"layers.{i}." for i in range(args.frozen)))
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(parameter.requires_grad and not name.startswith(still))
+    heads = [p for n, p in model.named_parameters() if n.startswith(HEADS)]
     low_rank = [p for n, p in model.named_parameters() if "lora" in n]
     vectors = [p for n, p in model.named_parameters() if n.split(".")[-1] in ("weight", "bias")
-               and not n.startswith(("harm", "expressibility"))]
+               and not n.startswith(HEADS)]
     optimiser = torch.optim.AdamW(
         [
             {"params": low_rank, "lr": args.rate, "weight_decay": 0.01},
@@ -267,7 +281,7 @@ def main() -> None:
         optimiser.load_state_dict(resumed["optimiser"])
         done, spent = resumed["done"], resumed["spent"]
         log(f"resumed after {done} steps")
-    bound = {k: settings[k] for k in ("seed", "rows", "rank", "batch", "tokens", "rate", "minutes", "start", "emphasis", "backbone", "layers", "opinion", "teacher")}
+    bound = {k: settings[k] for k in ("seed", "rows", "rank", "batch", "tokens", "rate", "minutes", "start", "emphasis", "backbone", "layers", "opinion", "teacher", "frozen")}
     log(f"{len(drawn)} texts, {sum(map(len, ids))} tokens, {len(plan)} steps")
 
     running, since, clock, begun = 0.0, 0, time.monotonic(), time.monotonic() - spent
@@ -283,8 +297,7 @@ def main() -> None:
         # Dropout follows the step, so a resumed run repeats what it would have done.
         torch.manual_seed(args.seed * 1_000_003 + step)
         at = plan[step]
-        harm, special = model(*pad([ids[i] for i in at], device))
-        loss = loss_of(harm, special, targets_of([drawn[i] for i in at], device))
+        loss = loss_of(*model(*pad([ids[i] for i in at], device)), targets_of([drawn[i] for i in at], device))
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_([p for g in optimiser.param_groups for p in g["params"]], 1.0)

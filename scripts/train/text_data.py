@@ -56,16 +56,19 @@ JUDGED_FILES = (
     "passages",
     "emoji",
     "subtle",
+    "contrasts",
+    "alarms",
+    "stories",
     "east_asian",
     "european",
     "languages_more",
 )
 # Files whose harmless lines look like harm of any category.
-LOOK_ALIKES_OF_ALL = ("benign_lookalikes", "prompts", "chatbot", "passages", "emoji", "subtle")
+LOOK_ALIKES_OF_ALL = ("benign_lookalikes", "prompts", "chatbot", "passages", "emoji", "subtle", "alarms", "stories")
 # Where harm of a category stands beside its look-alikes.
 WRITTEN_FOR = {
     "sexual": ("sexual", "intimacy"),
-    "hate": ("hate",),
+    "hate": ("hate", "contrasts"),
     "self_harm": ("self_harm", "despair"),
     "violence": ("violence", "threats"),
     "defamation": ("defamation",),
@@ -78,6 +81,10 @@ STATEMENT_FILES = (
     "near_miss",
     "multilingual",
 )
+# Where a line says its text in a positive and in a negative light.
+EXPRESSED_FILES = (*STATEMENT_FILES, "pairs_daily", "pairs_work", "pairs_difficult", "pairs_east_asian", "pairs_european")
+# Share of the public pairs that is read for it.
+SENTIMENT_SHARE = 0.3
 # Ordinary writing may speak of despair; it was never read for self-harm.
 SELF_HARM_UNREAD = ("en_feelings", "en_hard")
 
@@ -118,6 +125,9 @@ MIXTURE: dict[str, tuple[float, float]] = {
     "authored/passages": (4.5, 0.46),
     "authored/emoji": (4.0, 0.45),
     "authored/subtle": (7.0, 0.47),
+    "authored/contrasts": (7.0, 0.50),
+    "authored/alarms": (7.0, 0.42),
+    "authored/stories": (4.5, 0.50),
     "authored/east_asian": (1.5, 0.50),
     "authored/european": (2.5, 0.48),
     "authored/languages_more": (2.0, 0.46),
@@ -128,7 +138,10 @@ MIXTURE: dict[str, tuple[float, float]] = {
     "authored/en_hard": (1.2, 0.0),
     "authored/en_opinions": (1.8, 0.0),
     "authored/multilingual": (1.5, 0.0),
+    "authored/expressions": (9.0, 0.0),
     "made/special": (2.0, 0.0),
+    "imdb-counterfactual": (2.0, 0.0),
+    "positive-frames": (2.0, 0.0),
     "davidson": (2.5, 0.40),
     "stormfront": (3.0, 0.35),
     "hatexplain": (6.0, 0.50),
@@ -178,6 +191,9 @@ EMPHASIS: dict[str, dict[str, float]] = {
     },
 }
 
+# Characters of texts put together, so that a training window holds them whole.
+JOINED_LIMIT = 280
+
 @dataclass(frozen=True)
 class Row:
     """One text with what its source says of it."""
@@ -191,6 +207,14 @@ class Row:
     lang: str = "en"
     # What a teacher holds of the five categories, where one was asked.
     soft: tuple[float, ...] | None = None
+    # 1 where the text is said in a positive light, 0 in a negative one, -1 unknown.
+    sentiment: int = -1
+    # The text that this one says anew: both fall on the same side.
+    origin: str = ""
+
+    def side(self) -> str:
+        """As split_of: `train`, `calibration`, `validation` or `held_out`."""
+        return split_of(self.origin or self.text, self.source)
 
     def harms(self) -> list[int]:
         """The categories that the source calls harmful here; a doubted label does not count."""
@@ -314,6 +338,35 @@ def load(data: Path, authored: Path = AUTHORED) -> list[Row]:
             rows.append(
                 Row(item["text"], f"authored/{name}", zeros, weights, kind, item["lang"])
             )
+    return rows + sentiments(data, authored)
+
+
+def sentiments(data: Path, authored: Path) -> list[Row]:
+    """Texts said in a positive and in a negative light, not judged for harm.
+
+    Ours, and of the public pairs a part; of film reviews the text itself is the
+    opposite of what was made of it.
+    """
+    rows: list[Row] = []
+    unknown = (0.0,) * 5
+
+    def add(item: dict, source: str, reverse: bool) -> None:
+        for light, value in (("negative", 0), ("positive", 1)):
+            said = item.get(light)
+            if said and said != "false":
+                kind = 0 if len(said.split()) >= 5 else -1
+                rows.append(Row(said, source, unknown, unknown, kind, item.get("lang", "en"), sentiment=value, origin=item["text"]))
+                if reverse:
+                    rows.append(Row(item["text"], source, unknown, unknown, kind, sentiment=1 - value))
+
+    for name in EXPRESSED_FILES:
+        for item in _lines(authored / f"{name}.jsonl"):
+            add(item, "authored/expressions", False)
+    for path in sorted((data / "expression" / "train").glob("*.jsonl.gz")):
+        source = path.name.removesuffix(".jsonl.gz")
+        for item in _lines(path):
+            if share_of(item["text"]) < SENTIMENT_SHARE:
+                add(item, source, source == "imdb-counterfactual")
     return rows
 
 
@@ -526,7 +579,7 @@ def draw(rows: list[Row], count: int, seed: int, emphasis: str = "even") -> list
     rng = random.Random(seed)
     pools: dict[tuple[str, bool], list[Row]] = defaultdict(list)
     for row in rows:
-        if split_of(row.text, row.source) == "train":
+        if row.side() == "train":
             pools[row.source, row.positive()].append(row)
     for row in made_special(4000, rng):
         pools[row.source, False].append(row)
@@ -559,10 +612,11 @@ def draw(rows: list[Row], count: int, seed: int, emphasis: str = "even") -> list
     out = []
     for row in order:
         special = row.kind > 0
-        if not special and len(row.text) < 160 and rng.random() < 0.10:
-            other = rng.choice(order)
-            if other.kind <= 0 and len(other.text) < 160:
-                row = joined(row, other) if rng.random() < 0.5 else joined(other, row)
+        if not special and rng.random() < 0.13:
+            for _ in range(rng.choice((1, 1, 2))):
+                other = rng.choice(order)
+                if other.kind <= 0 and len(row.text) + len(other.text) < JOINED_LIMIT:
+                    row = joined(row, other) if rng.random() < 0.5 else joined(other, row)
         if rng.random() < (0.10 if special else 0.22):
             row = replace(row, text=disguise(row.text, rng))
         if rng.random() < 0.67:

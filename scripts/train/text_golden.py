@@ -23,8 +23,8 @@ def sample(rows: list[text_data.Row], each: int) -> list[text_data.Row]:
     out: list[text_data.Row] = []
     kept = [
         r for r in rows
-        if r.source.startswith("authored/") and len(r.text) <= 160
-        and text_data.split_of(r.text, r.source) == "validation"
+        if r.source.startswith("authored/") and r.sentiment < 0 and len(r.text) <= 160
+        and r.side() == "validation"
     ]
     for source in sorted({r.source for r in kept}):
         for positive in (True, False):

@@ -19,7 +19,10 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from forge import encoder  # noqa: E402
+from forge import encoder, low_rank  # noqa: E402
+
+
+HEADS = ("harm", "expressibility", "sentiment")
 
 
 class Linear(nn.Module):
@@ -98,10 +101,10 @@ class Layer(nn.Module):
 
 
 class TextClassifier(nn.Module):
-    """The encoder, pooling, five harm logits and five expressibility logits.
+    """The encoder, pooling, five harm logits, five of expressibility and one of sentiment.
 
     Harm is read from the mean and the highest of the states, so that one bad
-    sentence shows among many; expressibility from their mean alone.
+    sentence shows among many; the others from their mean alone.
     """
 
     def __init__(self, base: dict[str, Tensor], kind: encoder.Backbone, rank: int) -> None:
@@ -124,6 +127,7 @@ class TextClassifier(nn.Module):
         self.layers = nn.ModuleList(Layer(i, base, kind, rank) for i in range(encoder.layer_count(base)))
         self.harm = nn.Linear(2 * width, 5)
         self.expressibility = nn.Linear(width, 5)
+        self.sentiment = nn.Linear(width, 1)
 
     def pooled(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """Mean and highest state of every text, side by side [batch, 2 * width]."""
@@ -139,10 +143,11 @@ class TextClassifier(nn.Module):
         mean = (x * column).sum(1) / lengths[:, None]
         return torch.cat([mean, x.masked_fill(~column, -1e4).amax(1)], dim=1)
 
-    def heads(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
-        return self.harm(pooled), self.expressibility(pooled[:, : pooled.shape[1] // 2])
+    def heads(self, pooled: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mean = pooled[:, : pooled.shape[1] // 2]
+        return self.harm(pooled), self.expressibility(mean), self.sentiment(mean)[:, 0]
 
-    def forward(self, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self.heads(F.dropout(self.pooled(ids, lengths), 0.1, self.training))
 
     def delta_tensors(self) -> dict[str, Tensor]:
@@ -151,7 +156,7 @@ class TextClassifier(nn.Module):
         for module in self.modules():
             if isinstance(module, (Linear, Norm)):
                 out |= module.delta()
-        for name in ("harm", "expressibility"):
+        for name in HEADS:
             head = getattr(self, name)
             out[f"{name}.weight"] = head.weight.detach().clone()
             out[f"{name}.bias"] = head.bias.detach().clone()
@@ -159,7 +164,7 @@ class TextClassifier(nn.Module):
 
     def load_delta(self, delta: Mapping[str, np.ndarray]) -> None:
         """Goes on from a committed delta; one of a smaller rank fills the first of its rows."""
-        delta = {name: torch.from_numpy(value) for name, value in encoder.unpacked(delta).items()}
+        delta = {name: torch.from_numpy(value) for name, value in low_rank.unpacked(delta).items()}
         for module in self.modules():
             if isinstance(module, Linear):
                 a, b = (delta[f"{module.name}.weight.lora_{x}"] for x in "ab")
@@ -169,7 +174,9 @@ class TextClassifier(nn.Module):
             elif isinstance(module, Norm):
                 for part in ("weight", "bias"):
                     getattr(module, part).data = getattr(module, f"base_{part}") + delta[f"{module.name}.{part}.delta"]
-        for name in ("harm", "expressibility"):
+        for name in HEADS:
+            if f"{name}.weight" not in delta:
+                continue
             head = getattr(self, name)
             weight = delta[f"{name}.weight"]
             head.weight.data.zero_()

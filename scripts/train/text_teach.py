@@ -36,7 +36,7 @@ def main() -> None:
     model = Classifier(onnx.load(args.model / "model.onnx"), manifest, tokenizer, args.threads)
     asked = [
         i for i, row in enumerate(rows)
-        if row.source.startswith("authored/") or text_data.share_of(row.text) < args.share
+        if row.sentiment < 0 and (row.source.startswith("authored/") or text_data.share_of(row.text) < args.share)
     ]
     harm, _ = model.scores([rows[i].text for i in asked])
     found = np.full((len(rows), 5), np.nan, np.float32)

@@ -22,7 +22,7 @@ def main() -> None:
 
     lines = []
     for row in text_data.load(args.data):
-        if text_data.split_of(row.text, row.source) not in ("validation", "held_out"):
+        if row.side() not in ("validation", "held_out") or row.sentiment >= 0:
             continue
         own = row.source.startswith("authored/")
         judged = [w >= 1.0 if own else w > 0 for w in row.weights]

@@ -1,0 +1,83 @@
+"""Owns the generators' training data: texts with the answers that people wrote.
+
+An example is a text with any of three answers (`positive`, `negative`,
+`reply`). Splits are those of the classifiers (text_data.split_of): the same
+text never falls on two sides.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import text_data
+
+TASKS = ("positive", "negative", "reply")
+# Lines written for this project, whose manner is the one to learn.
+WRITTEN = (
+    "en_daily", "en_feelings", "en_hard", "en_opinions", "near_miss", "multilingual", "special",
+    "pairs_daily", "pairs_work", "pairs_difficult", "pairs_east_asian", "pairs_european",
+)
+# Public sources, and how many of their lines a pass takes: they widen the
+# subjects, but their answers often lose or invent facts.
+PUBLIC = {"expression/train/positive-frames": 500, "expression/train/imdb-counterfactual": 300, "reply/train/counsel-chat": 150}
+
+
+@dataclass(frozen=True)
+class Example:
+    """A text with its answers; a task without one is absent."""
+
+    text: str
+    answers: dict[str, str]
+    source: str
+    lang: str = "en"
+    kind: str = "statement"
+    note: str = ""
+
+
+def _example(item: dict, source: str) -> Example:
+    # "false" says that there is nothing to express: no generator answers those.
+    answers = {task: item[task].strip() for task in TASKS if item.get(task) and item[task] != "false"}
+    return Example(
+        item["text"].strip(), answers, source, item.get("lang", "en"), item.get("kind", "statement"), item.get("note", "")
+    )
+
+
+def written(folder: Path = text_data.AUTHORED) -> list[Example]:
+    """Our own lines, in file order."""
+    return [
+        _example(json.loads(line), f"authored/{name}")
+        for name in WRITTEN
+        for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+
+
+def split(examples: list[Example]) -> tuple[list[Example], list[Example]]:
+    """Those to train on, and the tenth that is kept aside."""
+    sides: dict[bool, list[Example]] = {True: [], False: []}
+    for example in examples:
+        sides[text_data.split_of(example.text, example.source) == "validation"].append(example)
+    return sides[False], sides[True]
+
+
+def public(data: Path, rng: random.Random) -> list[Example]:
+    """A share of the public sources, drawn anew for every pass."""
+    out: list[Example] = []
+    for name, count in PUBLIC.items():
+        with gzip.open(data / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
+            rows = [_example(json.loads(line), name.rpartition("/")[2]) for line in lines]
+        rows = [
+            row for row in rows
+            if row.answers and row.text.isascii() and 4 <= len(row.text.split()) <= 40
+            and all(_keeps_length(row.text, answer) for answer in row.answers.values())
+            and text_data.split_of(row.text, row.source) != "validation"
+        ]
+        out += rng.sample(rows, min(count, len(rows)))
+    return out
+
+
+def _keeps_length(text: str, answer: str) -> bool:
+    return answer.isascii() and "http" not in answer and 4 <= len(answer.split()) <= 1.5 * len(text.split()) + 12

@@ -1,0 +1,139 @@
+"""Owns the trainable form of a generator: a GGUF checkpoint with low-rank deltas.
+
+The weights of the checkpoint, dequantised, stay frozen; every linear layer
+gets a low-rank delta. `adapter` writes them under the names that
+scripts/forge/decoder.py merges: `<tensor>.lora_a` [rank, in] and
+`<tensor>.lora_b` [out, rank]. Architectures `llama`, `qwen2` and `gemma3`.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from forge.decoder import Checkpoint, Shape  # noqa: E402
+
+
+class Linear(nn.Module):
+    """A frozen linear layer with its low-rank delta."""
+
+    def __init__(self, checkpoint: Checkpoint, name: str, rank: int) -> None:
+        super().__init__()
+        self.name = f"{name}.weight"
+        weight = torch.from_numpy(checkpoint.tensor(self.name))
+        bias = f"{name}.bias"
+        self.register_buffer("weight", weight, persistent=False)
+        self.register_buffer(
+            "bias", torch.from_numpy(checkpoint.tensor(bias)) if checkpoint.has(bias) else None, persistent=False
+        )
+        self.lora_a = nn.Parameter(torch.empty(rank, weight.shape[1]))
+        self.lora_b = nn.Parameter(torch.zeros(weight.shape[0], rank))
+        nn.init.kaiming_uniform_(self.lora_a, a=math.sqrt(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias) + F.linear(F.linear(x, self.lora_a), self.lora_b)
+
+
+class Layer(nn.Module):
+    def __init__(self, checkpoint: Checkpoint, index: int, rank: int) -> None:
+        super().__init__()
+        at = f"blk.{index}."
+        self.shape, self.local = checkpoint.shape, checkpoint.shape.is_local(index)
+        self.query, self.key, self.value, self.output = (
+            Linear(checkpoint, f"{at}attn_{part}", rank) for part in ("q", "k", "v", "output")
+        )
+        self.gate, self.up, self.down = (Linear(checkpoint, f"{at}ffn_{part}", rank) for part in ("gate", "up", "down"))
+        for name in ("attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm", "post_attention_norm", "post_ffw_norm"):
+            full = f"{at}{name}.weight"
+            gain = torch.from_numpy(checkpoint.tensor(full)) if checkpoint.has(full) else None
+            self.register_buffer(name, gain, persistent=False)
+
+    def _norm(self, x: Tensor, gain: Tensor | None) -> Tensor:
+        return x if gain is None else F.rms_norm(x, x.shape[-1:], gain, self.shape.epsilon)
+
+    def _turned(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+        """Rotary positions: neighbours in llama's files, halves in the others."""
+        cos, sin = turn
+        if self.shape.architecture == "llama":
+            a, b = x[..., 0::2], x[..., 1::2]
+            return torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
+        a, b = x.chunk(2, dim=-1)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+    def forward(self, x: Tensor, mask: Tensor, turns: dict[bool, tuple[Tensor, Tensor]]) -> Tensor:
+        shape = self.shape
+        batch, tokens, _ = x.shape
+
+        def heads(y: Tensor, count: int) -> Tensor:
+            return y.view(batch, tokens, count, shape.head_dim).transpose(1, 2)
+
+        h = self._norm(x, self.attn_norm)
+        query = self._turned(self._norm(heads(self.query(h), shape.heads), self.attn_q_norm), turns[self.local])
+        key = self._turned(self._norm(heads(self.key(h), shape.kv_heads), self.attn_k_norm), turns[self.local])
+        value = heads(self.value(h), shape.kv_heads)
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=True)
+        mixed = mixed.transpose(1, 2).reshape(batch, tokens, -1)
+        x = x + self._norm(self.output(mixed), self.post_attention_norm)
+        h = self._norm(x, self.ffn_norm)
+        gate = self.gate(h)
+        gate = F.gelu(gate, approximate="tanh") if shape.gemma else F.silu(gate)
+        return x + self._norm(self.down(gate * self.up(h)), self.post_ffw_norm)
+
+
+class Generator(nn.Module):
+    """A decoder over whole trees of tokens: positions and mask are given."""
+
+    def __init__(self, path: Path, rank: int) -> None:
+        super().__init__()
+        checkpoint = Checkpoint(path)
+        self.shape: Shape = checkpoint.shape
+        # A file that stores a tied table twice has the finer one at the head,
+        # and the built graph embeds with that.
+        head = checkpoint.tensor("output.weight" if checkpoint.has("output.weight") else "token_embd.weight")
+        self.register_buffer("words", torch.from_numpy(head), persistent=False)
+        self.register_buffer("norm", torch.from_numpy(checkpoint.tensor("output_norm.weight")), persistent=False)
+        self.layers = nn.ModuleList(Layer(checkpoint, i, rank) for i in range(self.shape.layers))
+
+    def _turns(self, positions: Tensor) -> dict[bool, tuple[Tensor, Tensor]]:
+        half = self.shape.head_dim // 2
+        out = {}
+        for local, base in ((False, self.shape.rope_base), (True, self.shape.local_rope_base)):
+            rates = base ** (-torch.arange(half, device=positions.device, dtype=torch.float64) / half)
+            angles = (positions[:, None, :, None].double() * rates).float()
+            out[local] = (angles.cos(), angles.sin())
+        return out
+
+    def states(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+        """Last states [batch, tokens, width]; `mask` [batch, tokens, tokens] is true where a token may look."""
+        x = self.words[ids]
+        if self.shape.gemma:
+            x = x * math.sqrt(self.shape.width)
+        turns = self._turns(positions)
+        for layer in self.layers:
+            x = layer(x, mask[:, None], turns)
+        return F.rms_norm(x, x.shape[-1:], self.norm, self.shape.epsilon)
+
+    def logits(self, states: Tensor) -> Tensor:
+        return F.linear(states, self.words)
+
+    def adapter(self) -> dict[str, np.ndarray]:
+        out = {}
+        for module in self.modules():
+            if isinstance(module, Linear):
+                out[f"{module.name}.lora_a"] = module.lora_a.detach().cpu().numpy()
+                out[f"{module.name}.lora_b"] = module.lora_b.detach().cpu().numpy()
+        return out
+
+    def load_adapter(self, adapter: dict[str, np.ndarray]) -> None:
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.lora_a.data = torch.from_numpy(np.asarray(adapter[f"{module.name}.lora_a"], np.float32)).to(module.weight.device)
+                module.lora_b.data = torch.from_numpy(np.asarray(adapter[f"{module.name}.lora_b"], np.float32)).to(module.weight.device)

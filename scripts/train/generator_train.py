@@ -1,0 +1,244 @@
+"""Tunes a generator on our answers and writes its adapter.
+
+A text and its answers are one tree: the text once, and each answer as a branch
+that sees the text and itself, at the positions that the server gives it. All
+randomness comes from `--seed`; an interrupted run goes on from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import generator_data  # noqa: E402
+import text_data  # noqa: E402
+from forge import gguf_tokenizer, low_rank  # noqa: E402
+from forge.decoder import Checkpoint  # noqa: E402
+from generator_data import TASKS, Example  # noqa: E402
+from generator_model import Generator  # noqa: E402
+from text_classifier import Log  # noqa: E402
+
+
+class Prompts:
+    """The token ids around a text, as models/<identifier>/prompts.json has them."""
+
+    def __init__(self, path: Path, tokenizer: Tokenizer) -> None:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        self.tokenizer = tokenizer
+
+        def special(text: str) -> list[int]:
+            tokenizer.encode_special_tokens = False
+            return tokenizer.encode(text, add_special_tokens=False).ids
+
+        prefixes = {found["tasks"][task]["prefix"] for task in TASKS}
+        if len(prefixes) != 1:
+            raise SystemExit(f"{path} gives the tasks different prefixes: a tree needs one.")
+        self.prefix = special(prefixes.pop())
+        self.suffix = {task: special(found["tasks"][task]["suffix"]) for task in TASKS}
+        (self.end,) = special(found["stop"][0])
+
+    def plain(self, text: str) -> list[int]:
+        """A text's ids; what looks like a special token in it is text."""
+        self.tokenizer.encode_special_tokens = True
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+
+class Tree:
+    """An example as tokens: ids, positions, branch of each, and which are answers."""
+
+    def __init__(self, example: Example, prompts: Prompts, tasks: list[str]) -> None:
+        self.ids = prompts.prefix + prompts.plain(example.text)
+        self.positions = list(range(len(self.ids)))
+        self.branch = [0] * len(self.ids)
+        # (where a token is predicted, the token)
+        self.wanted: list[tuple[int, int]] = []
+        trunk = len(self.ids)
+        for number, task in enumerate(tasks, start=1):
+            answer = [*prompts.plain(example.answers[task]), prompts.end]
+            own = prompts.suffix[task] + answer[:-1]
+            first = len(self.ids) + len(prompts.suffix[task]) - 1
+            self.wanted += [(first + i, token) for i, token in enumerate(answer)]
+            self.ids += own
+            self.positions += range(trunk, trunk + len(own))
+            self.branch += [number] * len(own)
+
+
+def padded(trees: list[Tree], device: torch.device) -> tuple[torch.Tensor, ...]:
+    width = max(len(tree.ids) for tree in trees)
+    ids = torch.zeros((len(trees), width), dtype=torch.long)
+    positions = torch.zeros((len(trees), width), dtype=torch.long)
+    # Padding is a branch of its own, which sees itself and that nobody sees.
+    branch = torch.full((len(trees), width), -1, dtype=torch.long)
+    places, tokens = [], []
+    for row, tree in enumerate(trees):
+        n = len(tree.ids)
+        ids[row, :n], positions[row, :n], branch[row, :n] = (
+            torch.tensor(values) for values in (tree.ids, tree.positions, tree.branch)
+        )
+        places += [row * width + at for at, _ in tree.wanted]
+        tokens += [token for _, token in tree.wanted]
+    before = torch.ones((width, width), dtype=torch.bool).tril()
+    visible = (branch[:, None, :] == 0) & (branch[:, :, None] >= 0) | (branch[:, None, :] == branch[:, :, None])
+    parts = ids, positions, visible & before, torch.tensor(places), torch.tensor(tokens)
+    return tuple(part.to(device) for part in parts)
+
+
+def loss_of(model: Generator, trees: list[Tree], device: torch.device) -> tuple[torch.Tensor, int]:
+    """Summed loss over the answers' tokens, and how many they are."""
+    ids, positions, mask, places, tokens = padded(trees, device)
+    states = model.states(ids, positions, mask).flatten(0, 1)[places]
+    return F.cross_entropy(model.logits(states), tokens, reduction="sum"), len(tokens)
+
+
+@torch.no_grad()
+def glance(model: Generator, trees: list[Tree], device: torch.device) -> str:
+    total, count = 0.0, 0
+    for start in range(0, len(trees), 8):
+        loss, tokens = loss_of(model, trees[start : start + 8], device)
+        total, count = total + float(loss), count + tokens
+    return f"kept aside: loss {total / count:.4f} over {count} tokens"
+
+
+def order(trees: list[Tree], budget: int, rng: random.Random) -> list[list[Tree]]:
+    """Batches of like length within a budget of padded tokens, in random order."""
+    rng.shuffle(trees)
+    out: list[list[Tree]] = []
+    for start in range(0, len(trees), 400):
+        batch: list[Tree] = []
+        groups = []
+        for tree in sorted(trees[start : start + 400], key=lambda t: len(t.ids)):
+            if batch and len(tree.ids) * (len(batch) + 1) > budget:
+                groups.append(batch)
+                batch = []
+            batch.append(tree)
+        groups.append(batch)
+        rng.shuffle(groups)
+        out += groups
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, help="folder that holds expression/train/ and reply/train/; without it our lines alone")
+    parser.add_argument("--gguf", type=Path, required=True)
+    parser.add_argument("--prompts", type=Path, required=True, help="the model's prompts.json")
+    parser.add_argument("--out", type=Path, required=True, help="generator.safetensors to write")
+    parser.add_argument("--work", type=Path, required=True, help="folder for checkpoints and the log")
+    parser.add_argument("--extra", type=Path, nargs="*", default=[], help="JSON lines of further checked answers, in the form of ours")
+    parser.add_argument("--start", type=Path, help="adapter to go on from")
+    parser.add_argument("--langs", nargs="*", default=["en"], help="languages to learn from")
+    parser.add_argument("--seed", type=int, default=70)
+    parser.add_argument("--passes", type=float, default=2.0)
+    parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--budget", type=int, default=900, help="padded tokens of a step")
+    parser.add_argument("--rate", type=float, default=3e-4)
+    parser.add_argument("--minutes", type=float, default=0.0,
+                        help="stop after this long, the rate having come down by then (0: no limit)")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--checkpoint-every", type=int, default=50)
+    args = parser.parse_args()
+
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+    device = torch.device(args.device)
+    args.work.mkdir(parents=True, exist_ok=True)
+    log = Log(args.work / "train.log")
+    settings = {k: [str(p) for p in v] if isinstance(v, list) else str(v) for k, v in vars(args).items()}
+    log(f"settings {json.dumps(settings)}")
+
+    checkpoint = Checkpoint(args.gguf)
+    tokenizer_path = args.work / "tokenizer.json"
+    gguf_tokenizer.write(checkpoint.metadata, tokenizer_path)
+    prompts = Prompts(args.prompts, Tokenizer.from_file(str(tokenizer_path)))
+    del checkpoint
+
+    train, aside = generator_data.split(generator_data.written())
+    train, aside = ([e for e in side if e.lang in args.langs and e.answers] for side in (train, aside))
+    extra = [
+        generator_data._example(json.loads(line), "extra")
+        for path in args.extra for line in path.read_text(encoding="utf-8").splitlines()
+    ]
+    extra = generator_data.split(extra)[0]
+    rng = random.Random(args.seed)
+    plan: list[list[Tree]] = []
+    passes = args.passes
+    while passes > 0:
+        rows = train + extra + (generator_data.public(args.data, rng) if args.data else [])
+        trees = [Tree(row, prompts, list(row.answers)) for row in rows]
+        trees = [tree for tree in trees if len(tree.ids) <= 420]
+        whole = order(trees, args.budget, rng)
+        plan += whole[: round(len(whole) * min(passes, 1.0))]
+        passes -= 1
+    looked = random.Random(1).sample(aside, min(120, len(aside)))
+    look = sorted((Tree(row, prompts, list(row.answers)) for row in looked), key=lambda t: len(t.ids))
+
+    model = Generator(args.gguf, args.rank).to(device)
+    if args.start:
+        model.load_adapter(load_file(args.start))
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimiser = torch.optim.AdamW(parameters, lr=args.rate, weight_decay=0.0, betas=(0.9, 0.98))
+    saved = args.work / "checkpoint.pt"
+    done, spent = 0, 0.0
+    bound = {k: v for k, v in settings.items() if k not in ("work", "out", "threads", "device", "checkpoint_every")}
+    if saved.exists():
+        state = torch.load(saved, weights_only=True)
+        if state["settings"] != bound:
+            raise SystemExit(f"{saved} is of a run with other settings: use another --work folder.")
+        model.load_state_dict(state["model"])
+        optimiser.load_state_dict(state["optimiser"])
+        done, spent = state["done"], state["spent"]
+        log(f"resumed after {done} steps")
+    else:
+        log(glance(model, look, device))
+    log(f"{len(train)} lines of ours, {len(extra)} more, {len(plan)} steps, {sum(len(t.ids) for b in plan for t in b)} tokens")
+
+    begun, clock, since, running, counted = time.monotonic() - spent, time.monotonic(), 0, 0.0, 0
+    warm = max(1, len(plan) // 25)
+    for step in range(done, len(plan)):
+        gone = step / len(plan)
+        if args.minutes:
+            gone = max(gone, (time.monotonic() - begun) / 60 / args.minutes)
+        if gone >= 1:
+            log(f"out of time after {step} of {len(plan)} steps")
+            break
+        for group in optimiser.param_groups:
+            group["lr"] = args.rate * min((step + 1) / warm, (1 - gone) * len(plan) / (len(plan) - warm))
+        loss, count = loss_of(model, plan[step], device)
+        optimiser.zero_grad(set_to_none=True)
+        (loss / count).backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimiser.step()
+        running, counted = running + float(loss.detach()), counted + count
+        since += sum(len(tree.ids) for tree in plan[step])
+        if (step + 1) % 20 == 0:
+            log(f"step {step + 1}/{len(plan)} loss {running / counted:.4f} {since / (time.monotonic() - clock):.0f} tokens/s")
+            running, counted, since, clock = 0.0, 0, 0, time.monotonic()
+        if (step + 1) % args.checkpoint_every == 0 or step + 1 == len(plan):
+            state = {
+                "settings": bound, "model": model.state_dict(), "optimiser": optimiser.state_dict(),
+                "done": step + 1, "spent": time.monotonic() - begun,
+            }
+            text_data.write(saved, lambda p: torch.save(state, p))
+            text_data.write(args.work / "latest.safetensors", lambda p: save_file(low_rank.packed(model.adapter()), str(p)))
+    log(glance(model, look, device))
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    text_data.write(args.out, lambda p: save_file(low_rank.packed(model.adapter()), str(p)))
+    log(f"wrote {args.out}")
+
+
+if __name__ == "__main__":
+    main()
