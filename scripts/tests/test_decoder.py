@@ -259,7 +259,7 @@ def test_the_grid_of_q4_k_is_read_right() -> None:
         def __init__(self) -> None:
             tensor = type("Tensor", (), {})()
             tensor.tensor_type, tensor.data, tensor.shape = KIND.Q4_K, raw, (256, 4)
-            self._tensors = {"x": tensor}
+            self._tensors, self._adapter = {"x": tensor}, {}
 
     step, offset = OneTensor().grid("x")
     steps = (values - offset[:, :, None]) / np.maximum(step, 1e-9)[:, :, None]

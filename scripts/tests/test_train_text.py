@@ -19,6 +19,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "train")]
 
+import text_average  # noqa: E402
 import text_calibrate  # noqa: E402
 import text_data  # noqa: E402
 from measure import metrics  # noqa: E402
@@ -250,6 +251,31 @@ def test_the_tail_of_a_few_values_is_not_their_maximum_alone():
     assert text_calibrate.tail(np.array([0.0] * 29 + [9.0]), 0.03) < 5.0
     assert text_calibrate.tail(np.array([0.0] * 190 + [9.0] * 10), 0.03) == 9.0
     assert text_calibrate.tail(np.array([]), 0.03) == -np.inf
+
+
+def test_the_mean_of_two_deltas_changes_weights_by_the_mean_of_both():
+    random_ = np.random.default_rng(4)
+
+    def delta(rank: int) -> dict[str, np.ndarray]:
+        shapes = {"w.lora_a": (rank, 6), "w.lora_b": (5, rank), "b.delta": (5,), "activation.0.gelu.range": (2,)}
+        return {name: random_.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+    one, other = delta(2), delta(3)
+    other["sentiment.bias"] = np.ones(1, np.float32)
+    mean = text_average.mean(one, other)
+    change = [d["w.lora_b"] @ d["w.lora_a"] for d in (one, other, mean)]
+    np.testing.assert_allclose(change[2], (change[0] + change[1]) / 2, rtol=1e-5)
+    np.testing.assert_allclose(mean["b.delta"], (one["b.delta"] + other["b.delta"]) / 2)
+    # A head that one of them lacks is kept whole; ranges are measured anew.
+    assert mean["sentiment.bias"] == 1 and "activation.0.gelu.range" not in mean
+
+
+def test_the_middle_of_two_labels_errs_least_on_either():
+    scores, labels = np.array([-3.0, -2.0, -1.0, 0.5, 1.0, 2.0, 3.0]), np.array([0, 0, 0, 0, 1, 1, 1])
+    assert text_calibrate.middle(scores, labels) == 0.75
+    # Many of one label do not move the cut to their favour.
+    many = np.concatenate([scores, np.linspace(0.8, 3, 200)])
+    assert 0.4 < text_calibrate.middle(many, np.concatenate([labels, np.ones(200)])) < 0.81
 
 
 def test_fitted_ranges_span_zero_and_clip_little():

@@ -42,8 +42,6 @@ OWN_LOOK_ALIKE_LIMIT = 0.05
 # A quantile is read off the values only where this many lie beyond it.
 TAIL_COUNT = 3
 SPECIAL_WANTED, LOST_STATEMENTS_LIMIT = 0.97, 0.03
-# Texts of either kind that are disguised, and texts that full precision is asked for: both cost time, not meaning.
-DISGUISED, COMPARED = 250, 3000
 # Sources whose defamation labels are insults, or made from templates.
 STAND_INS = ("civil-spans", "jigsaw-sample", "diasafety", "convabuse", "synthetic-defamation")
 # Languages of which an English vocabulary knows letters and hardly a word (of the Western ones it knows more).
@@ -263,6 +261,17 @@ def softmax(x: np.ndarray) -> np.ndarray:
     return e / e.sum(axis=1, keepdims=True)
 
 
+def middle(scores: np.ndarray, labels: np.ndarray) -> float:
+    """The score that tells the two labels apart with the fewest errors, each label counting the same."""
+    order = np.argsort(scores, kind="stable")
+    ones = labels[order] / labels.sum()
+    zeros = (1 - labels[order]) / (1 - labels).sum()
+    # Errors of a cut behind each place: ones below it, zeros above it.
+    errors = np.cumsum(ones) + 1 - np.cumsum(zeros)
+    best = int(np.argmin(errors[:-1]))
+    return float(scores[order[best : best + 2]].mean())
+
+
 def special_threshold(rows: list[Row], logits: np.ndarray) -> float:
     """Least 1 - p(statement) of a special text.
 
@@ -380,12 +389,12 @@ def tables(rows: list[Row], scores: np.ndarray, unread: tuple[str, ...]) -> Iter
         yield f"\n{name}: {flagged}/{len(at)} ({flagged / max(len(at), 1):.1%}) flagged."
 
 
-def disguise_lines(model: Classifier, rows: list[Row], places: list[dict[str, float]]) -> Iterable[str]:
+def disguise_lines(model: Classifier, rows: list[Row], places: list[dict[str, float]], each: int) -> Iterable[str]:
     """Recall on English authored harm and its look-alikes, plain and in each disguise."""
     names = {f"authored/{name}" for name in (*text_data.HARM_FILES, *text_data.JUDGED_FILES)}
     english = [r for r in sample(rows, len(rows)) if r.source in names and r.lang == "en"]
-    harm = [r for r in english if r.positive()][:DISGUISED]
-    calm = [r for r in english if not r.positive()][:DISGUISED]
+    harm = [r for r in english if r.positive()][:each]
+    calm = [r for r in english if not r.positive()][:each]
     yield f"| disguise | {len(harm)} harmful texts flagged in their category | {len(calm)} look-alikes flagged |\n| --- | --- | --- |"
     total = []
     for name, change in (("none", lambda text, rng: text), *text_data.DISGUISES.items()):
@@ -415,8 +424,7 @@ def language_lines(model: Classifier, places: list[dict[str, float]]) -> Iterabl
 
 
 def rounding_lines(model: Classifier, full: Classifier, rows: list[Row]) -> Iterable[str]:
-    """What 8 bits cost, on a sample."""
-    rows = sample(rows, COMPARED)
+    """What 8 bits cost."""
     rounded, exact = (own.scores([r.text for r in rows])[0] for own in (model, full))
     yield "| category | 1/0 | AUPRC float32 | AUPRC int8 | loss | mean difference of logits |\n| --- | --- | --- | --- | --- | --- |"
     for c, category in enumerate(CATEGORIES):
@@ -473,6 +481,38 @@ def probabilities(logits: np.ndarray, places: list[dict[str, float]]) -> np.ndar
     return sigmoid(off * np.where(off < 0, below, above))
 
 
+def fitted(
+    base: dict[str, np.ndarray],
+    delta: dict[str, np.ndarray],
+    kind: encoder.Backbone,
+    tokenizer: Tokenizer,
+    rows: list[Row],
+    unread: tuple[str, ...],
+    threads: int,
+) -> tuple[dict[str, np.ndarray], dict]:
+    """The delta with its ranges, and the settings of text.json, both from the calibration rows."""
+    authored = [r.text for r in rows if r.source.startswith("authored/")]
+    others = [r.text for r in rows if not r.source.startswith("authored/")][::40]
+    delta = delta | activation_ranges(encoder.merge(base, delta), kind, tokenizer, authored + others, threads)
+    model = Classifier(encoder.graph(encoder.merge(base, delta), kind), kind.special_ids, tokenizer, threads)
+    print("ranges measured", flush=True)
+    harm, special = model.scores([r.text for r in rows])
+    places, threshold = calibrate(rows, harm, unread), special_threshold(rows, special)
+    print("calibrated", places, threshold, flush=True)
+    if "sentiment.bias" in delta:
+        read = [r for r in rows if r.source == "authored/expressions" and (r.lang == "en" or not unread)]
+        off = middle(model.sentiment([r.text for r in read]), np.array([r.sentiment for r in read]))
+        # The bias takes the operating point in: above 0 is positive.
+        delta["sentiment.bias"] = (delta["sentiment.bias"] - off).astype(np.float32)
+    return delta, {
+        "categories": list(CATEGORIES),
+        "calibration": places,
+        "window": WINDOW,
+        "stride": STRIDE,
+        "expressibility": {"classes": list(EXPRESSIBILITY), "threshold": threshold},
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder that holds moderation/train/")
@@ -481,8 +521,11 @@ def main() -> None:
     parser.add_argument("--layers", type=int, nargs="*", help="layers of the base that are kept (all)")
     parser.add_argument("--delta", type=Path, required=True, help="text.safetensors as text_classifier.py wrote it")
     parser.add_argument("--out", type=Path, required=True, help="model folder, e.g. models/alpha-4o-mini")
+    parser.add_argument("--card-only", action="store_true", help="the delta is finished, with text.json beside it: write the card alone")
     parser.add_argument("--notes", type=Path, help="Markdown put at the head of the card")
     parser.add_argument("--share", type=float, default=1.0, help="share of the validation rows that are not authored")
+    parser.add_argument("--disguised", type=int, default=250, help="texts of either kind that are disguised")
+    parser.add_argument("--compared", type=int, default=3000, help="texts that full precision is asked for")
     parser.add_argument("--skip-full-precision", action="store_true", help="leave out the comparison with float32")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
@@ -503,28 +546,17 @@ def main() -> None:
         elif side == "calibration":
             slices["calibration"].append(row)
 
-    authored = [r.text for r in slices["calibration"] if r.source.startswith("authored/")]
-    others = [r.text for r in slices["calibration"] if not r.source.startswith("authored/")][::40]
-    delta |= activation_ranges(encoder.merge(base, delta), kind, tokenizer, authored + others, args.threads)
+    if args.card_only:
+        delta = load_file(args.delta)
+        settings = json.loads(args.delta.with_name("text.json").read_text(encoding="utf-8"))
+    else:
+        delta, settings = fitted(base, delta, kind, tokenizer, slices["calibration"], unread, args.threads)
+        args.out.mkdir(parents=True, exist_ok=True)
+        text_data.write(args.out / "text.safetensors", lambda p: save_file(delta, str(p)))
+        text_data.write(args.out / "text.json", lambda p: p.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8"))
+    places, threshold = settings["calibration"], settings["expressibility"]["threshold"]
     merged = encoder.merge(base, delta)
     model = Classifier(encoder.graph(merged, kind), kind.special_ids, tokenizer, args.threads)
-    print("ranges measured", flush=True)
-
-    calibration = slices["calibration"]
-    harm, special = model.scores([r.text for r in calibration])
-    places = calibrate(calibration, harm, unread)
-    threshold = special_threshold(calibration, special)
-    print("calibrated", places, threshold, flush=True)
-    settings = {
-        "categories": list(CATEGORIES),
-        "calibration": places,
-        "window": WINDOW,
-        "stride": STRIDE,
-        "expressibility": {"classes": list(EXPRESSIBILITY), "threshold": threshold},
-    }
-    args.out.mkdir(parents=True, exist_ok=True)
-    text_data.write(args.out / "text.safetensors", lambda p: save_file(delta, str(p)))
-    text_data.write(args.out / "text.json", lambda p: p.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8"))
 
     validation = slices["validation"]
     texts = [r.text for r in validation]
@@ -534,7 +566,7 @@ def main() -> None:
     card = [args.notes.read_text(encoding="utf-8")] if args.notes else []
     card += tables(validation, probabilities(harm, places), unread)
     card += ["\n### Disguises\n"]
-    card += disguise_lines(model, validation, places)
+    card += disguise_lines(model, validation, places, args.disguised)
     card += ["\n### Languages (48 texts each, written for this and never trained on; no native review)\n"]
     card += language_lines(model, places)
     card += ["\n### Expressibility (validation share of the authored texts)\n"]
@@ -543,7 +575,7 @@ def main() -> None:
         card += ["\n### Sentiment (expressions kept aside)\n", *sentiment_lines(model, validation)]
     if not args.skip_full_precision:
         full = Classifier(encoder.graph(merged, kind, "float32"), kind.special_ids, tokenizer, args.threads)
-        card += ["\n### int8 against float32 (same texts)\n", *rounding_lines(model, full, validation)]
+        card += ["\n### int8 against float32 (same texts)\n", *rounding_lines(model, full, sample(validation, args.compared))]
     print(f"{len(texts)} texts in {took:.0f} s", flush=True)
     text_data.write(args.out / "text-card.md", lambda p: p.write_text("\n".join(card) + "\n", encoding="utf-8"))
 

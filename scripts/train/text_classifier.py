@@ -179,9 +179,13 @@ def fit_heads(model: TextClassifier, rows: list[text_data.Row], ids: list[list[i
 
 
 def taught(rows: list[text_data.Row], path: Path) -> list[text_data.Row]:
-    """The rows with a teacher's probabilities, as text_teach.py wrote them."""
+    """The rows with a teacher's probabilities, as text_teach.py wrote them.
+
+    Of English only: no teacher here reads other languages well.
+    """
     return [
-        row if np.isnan(p[0]) else replace(row, soft=tuple(map(float, p)))
+        row if np.isnan(p[0]) or row.lang != "en" or sum(map(str.isascii, row.text)) < 0.9 * len(row.text)
+        else replace(row, soft=tuple(map(float, p)))
         for row, p in zip(rows, text_data.said_of(rows, path))
     ]
 

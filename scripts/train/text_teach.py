@@ -1,4 +1,4 @@
-"""Lets a finished text classifier judge every training text.
+"""Lets a finished text classifier judge the training texts.
 
 Its probabilities teach another model (`--teacher` of text_classifier.py) or
 show which labels are doubtful (`--opinion`). Writes `probabilities` [rows, 5]
@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder that holds moderation/train/")
     parser.add_argument("--model", type=Path, required=True, help="built text component, e.g. models/delta-3.1/build/text")
     parser.add_argument("--out", type=Path, required=True, help=".npz to write")
-    parser.add_argument("--share", type=float, default=1.0, help="share of the public texts that is judged; ours all are")
+    parser.add_argument("--share", type=float, default=1.0, help="share of the public texts that is judged")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
 
@@ -34,9 +34,11 @@ def main() -> None:
     tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))
     tokenizer.encode_special_tokens = True
     model = Classifier(onnx.load(args.model / "model.onnx"), manifest, tokenizer, args.threads)
+    # Ours that were read for all five categories need no teacher.
     asked = [
         i for i, row in enumerate(rows)
-        if row.sentiment < 0 and (row.source.startswith("authored/") or text_data.share_of(row.text) < args.share)
+        if row.sentiment < 0
+        and (min(row.weights) < 1 if row.source.startswith("authored/") else text_data.share_of(row.text) < args.share)
     ]
     harm, _ = model.scores([rows[i].text for i in asked])
     found = np.full((len(rows), 5), np.nan, np.float32)

@@ -31,11 +31,7 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
     let registry = Registry::open(&config.models_dir, &config.models)?;
     let runtime = Runtime::load(&config.runtime_library, config.threads.get())?;
     tracing::info!(threads = config.threads, library = runtime.build_info(), "runtime loaded");
-    rayon::ThreadPoolBuilder::new()
-        .num_threads(config.threads.get())
-        .thread_name(|number| format!("pixels-{number}"))
-        .build_global()
-        .context("cannot start the picture threads")?;
+    workers(config.threads.get()).build_global().context("cannot start the picture threads")?;
     let services = Arc::new(Composer::new(config, runtime, Arc::clone(&metrics)).services(&registry)?);
 
     let tokio = tokio::runtime::Builder::new_multi_thread()
@@ -75,6 +71,15 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
     result
 }
 
+/// The pool that decodes pictures and tokenises long texts. A task that panics costs its own request, which finds its
+/// reply dropped; without a handler rayon would end the process.
+fn workers(threads: usize) -> rayon::ThreadPoolBuilder {
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .thread_name(|number| format!("pixels-{number}"))
+        .panic_handler(|_| tracing::error!("a task of the picture threads panicked; its request fails"))
+}
+
 fn open_keys(config: &Config) -> anyhow::Result<KeyStore> {
     let path: &Path = &config.keys_file;
     let keys = KeyStore::open(Some(path), config.api_key.clone(), config.usage_limit)?;
@@ -100,4 +105,18 @@ fn reload_keys(lifecycle: &Lifecycle, keys: &Arc<KeyStore>) {
             }
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_that_panics_leaves_the_pool_and_the_process_alive() {
+        let pool = workers(1).build().expect("a pool of one thread");
+        pool.spawn(|| std::panic::resume_unwind(Box::new("broken picture")));
+        let (reply, answer) = std::sync::mpsc::channel();
+        pool.spawn(move || reply.send(7).expect("the test still waits"));
+        assert_eq!(answer.recv_timeout(Duration::from_secs(10)), Ok(7));
+    }
 }

@@ -1,0 +1,50 @@
+"""Averages two deltas of one base.
+
+Two stages of a training often err in different places; the mean of their
+weights does better than either. The low-rank factors lie side by side, so the
+rank is the sum of both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import text_data  # noqa: E402
+from forge import low_rank  # noqa: E402
+
+
+def mean(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The mean of two unpacked deltas; what one alone has is taken as it is."""
+    out = {}
+    for name in sorted({*first, *second}):
+        if name.startswith("activation."):
+            continue
+        both = [delta[name] for delta in (first, second) if name in delta]
+        if len(both) == 2 and name.endswith(".lora_a"):
+            value = np.concatenate(both)
+        elif len(both) == 2 and name.endswith(".lora_b"):
+            value = np.concatenate(both, axis=1) / 2
+        else:
+            value = sum(both) / len(both)
+        out[name] = value.astype(np.float32)
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("deltas", type=Path, nargs=2, help="text.safetensors of either stage")
+    parser.add_argument("--out", type=Path, required=True, help="text.safetensors to write, for text_calibrate.py")
+    args = parser.parse_args()
+    first, second = (low_rank.unpacked(load_file(path)) for path in args.deltas)
+    text_data.write(args.out, lambda path: save_file(mean(first, second), str(path)))
+
+
+if __name__ == "__main__":
+    main()
