@@ -17,10 +17,7 @@ import text_data
 
 TASKS = ("positive", "negative", "reply")
 # Lines written for this project, whose manner is the one to learn.
-WRITTEN = (
-    "en_daily", "en_feelings", "en_hard", "en_opinions", "near_miss", "multilingual", "special",
-    "pairs_daily", "pairs_work", "pairs_difficult", "pairs_east_asian", "pairs_european",
-)
+WRITTEN = (*text_data.EXPRESSED_FILES, "special")
 # Public sources, and how many of their lines a pass takes: they widen the
 # subjects, but their answers often lose or invent facts.
 PUBLIC = {"expression/train/positive-frames": 500, "expression/train/imdb-counterfactual": 300, "reply/train/counsel-chat": 150}
@@ -38,7 +35,7 @@ class Example:
     note: str = ""
 
 
-def _example(item: dict, source: str) -> Example:
+def example_of(item: dict, source: str) -> Example:
     # "false" says that there is nothing to express: no generator answers those.
     answers = {task: item[task].strip() for task in TASKS if item.get(task) and item[task] != "false"}
     return Example(
@@ -49,7 +46,7 @@ def _example(item: dict, source: str) -> Example:
 def written(folder: Path = text_data.AUTHORED) -> list[Example]:
     """Our own lines, in file order."""
     return [
-        _example(json.loads(line), f"authored/{name}")
+        example_of(json.loads(line), f"authored/{name}")
         for name in WRITTEN
         for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     ]
@@ -68,7 +65,7 @@ def public(data: Path, rng: random.Random) -> list[Example]:
     out: list[Example] = []
     for name, count in PUBLIC.items():
         with gzip.open(data / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
-            rows = [_example(json.loads(line), name.rpartition("/")[2]) for line in lines]
+            rows = [example_of(json.loads(line), name.rpartition("/")[2]) for line in lines]
         rows = [
             row for row in rows
             if row.answers and row.text.isascii() and 4 <= len(row.text.split()) <= 40

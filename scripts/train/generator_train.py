@@ -14,7 +14,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors.numpy import load_file, save_file
@@ -25,11 +24,11 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import generator_data  # noqa: E402
 import text_data  # noqa: E402
+import training_run  # noqa: E402
 from forge import gguf_tokenizer, low_rank  # noqa: E402
 from forge.decoder import Checkpoint  # noqa: E402
 from generator_data import TASKS, Example  # noqa: E402
 from generator_model import Generator  # noqa: E402
-from text_classifier import Log  # noqa: E402
 
 
 class Prompts:
@@ -136,29 +135,14 @@ def main() -> None:
     parser.add_argument("--gguf", type=Path, required=True)
     parser.add_argument("--prompts", type=Path, required=True, help="the model's prompts.json")
     parser.add_argument("--out", type=Path, required=True, help="generator.safetensors to write")
-    parser.add_argument("--work", type=Path, required=True, help="folder for checkpoints and the log")
     parser.add_argument("--extra", type=Path, nargs="*", default=[], help="JSON lines of further checked answers, in the form of ours")
     parser.add_argument("--start", type=Path, help="adapter to go on from")
     parser.add_argument("--langs", nargs="*", default=["en"], help="languages to learn from")
-    parser.add_argument("--seed", type=int, default=70)
     parser.add_argument("--passes", type=float, default=2.0)
-    parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--budget", type=int, default=900, help="padded tokens of a step")
-    parser.add_argument("--rate", type=float, default=3e-4)
-    parser.add_argument("--minutes", type=float, default=0.0,
-                        help="stop after this long, the rate having come down by then (0: no limit)")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--checkpoint-every", type=int, default=50)
+    training_run.add_options(parser, seed=70, rank=16, rate=3e-4, checkpoint_every=50)
     args = parser.parse_args()
-
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
-    device = torch.device(args.device)
-    args.work.mkdir(parents=True, exist_ok=True)
-    log = Log(args.work / "train.log")
-    settings = {k: [str(p) for p in v] if isinstance(v, list) else str(v) for k, v in vars(args).items()}
-    log(f"settings {json.dumps(settings)}")
+    device, log, settings = training_run.begin(args)
 
     checkpoint = Checkpoint(args.gguf)
     tokenizer_path = args.work / "tokenizer.json"
@@ -169,7 +153,7 @@ def main() -> None:
     train, aside = generator_data.split(generator_data.written())
     train, aside = ([e for e in side if e.lang in args.langs and e.answers] for side in (train, aside))
     extra = [
-        generator_data._example(json.loads(line), "extra")
+        generator_data.example_of(json.loads(line), "extra")
         for path in args.extra for line in path.read_text(encoding="utf-8").splitlines()
     ]
     extra = generator_data.split(extra)[0]
@@ -235,7 +219,6 @@ def main() -> None:
             text_data.write(saved, lambda p: torch.save(state, p))
             text_data.write(args.work / "latest.safetensors", lambda p: save_file(low_rank.packed(model.adapter()), str(p)))
     log(glance(model, look, device))
-    args.out.parent.mkdir(parents=True, exist_ok=True)
     text_data.write(args.out, lambda p: save_file(low_rank.packed(model.adapter()), str(p)))
     log(f"wrote {args.out}")
 

@@ -8,7 +8,6 @@ from `--seed`; an interrupted run goes on from its last checkpoint.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import time
@@ -25,6 +24,7 @@ from tokenizers import Tokenizer
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import text_data  # noqa: E402
+import training_run  # noqa: E402
 from forge import encoder  # noqa: E402
 from measure import metrics  # noqa: E402
 from text_model import HEADS, TextClassifier, load_base  # noqa: E402
@@ -34,17 +34,6 @@ from text_model import HEADS, TextClassifier, load_base  # noqa: E402
 TEACHER_SHARE, TEACHER_WEIGHT = 0.6, 0.5
 # Sources of long texts that are read whole, up to this many tokens.
 WHOLE, WHOLE_TOKENS = ("authored/passages", "authored/stories"), 160
-
-
-class Log:
-    def __init__(self, path: Path) -> None:
-        self.path, self.start = path, time.monotonic()
-
-    def __call__(self, line: str) -> None:
-        line = f"{time.monotonic() - self.start:7.0f}s  {line}"
-        print(line, flush=True)
-        with self.path.open("a", encoding="utf-8") as handle:
-            handle.write(line + "\n")
 
 
 def tokenise(
@@ -151,7 +140,7 @@ def glance(model: TextClassifier, rows: list[text_data.Row], ids: list[list[int]
     return " ".join(parts) + f" | kind {right:.3f}"
 
 
-def fit_heads(model: TextClassifier, rows: list[text_data.Row], ids: list[list[int]], log: Log) -> None:
+def fit_heads(model: TextClassifier, rows: list[text_data.Row], ids: list[list[int]], log: training_run.Log) -> None:
     """Logistic regression of both heads on the frozen encoder's embeddings."""
     device = model.words.device
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
@@ -197,35 +186,19 @@ def main() -> None:
     parser.add_argument("--backbone", choices=list(encoder.BACKBONES), default="minilm")
     parser.add_argument("--layers", type=int, nargs="*", help="layers of the base that are kept (all)")
     parser.add_argument("--out", type=Path, required=True, help="text.safetensors to write")
-    parser.add_argument("--work", type=Path, required=True, help="folder for checkpoints and the log")
-    parser.add_argument("--seed", type=int, default=20)
     parser.add_argument("--rows", type=int, default=90_000, help="texts drawn for tuning")
     parser.add_argument("--probe-rows", type=int, default=8_000, help="texts drawn for the heads alone")
     parser.add_argument("--start", type=Path, help="delta (text.safetensors) to go on from; of one with all layers, those kept are taken")
     parser.add_argument("--emphasis", choices=list(text_data.EMPHASIS), default="even")
     parser.add_argument("--opinion", type=Path, help="what an earlier model holds of all rows (text_teach.py): contradicted labels of public sources weigh less")
     parser.add_argument("--teacher", type=Path, help="what a teacher holds of all rows (text_teach.py): learnt beside the labels")
-    parser.add_argument("--rank", type=int, default=32)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--frozen", type=int, default=0, help="lowest layers that stay as they are: less to compute")
-    parser.add_argument("--rate", type=float, default=6e-4)
-    parser.add_argument("--minutes", type=float, default=0.0,
-                        help="stop tuning after this long, the rate having come down by then (0: no limit)")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--checkpoint-every", type=int, default=200)
     parser.add_argument("--look-every", type=int, default=900)
+    training_run.add_options(parser, seed=20, rank=32, rate=6e-4, checkpoint_every=200)
     args = parser.parse_args()
-
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
-    device = torch.device(args.device)
-    args.work.mkdir(parents=True, exist_ok=True)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    log = Log(args.work / "train.log")
-    settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(args).items()}
-    log(f"settings {json.dumps(settings)}")
+    device, log, settings = training_run.begin(args)
 
     kind = encoder.BACKBONES[args.backbone]
     tokenizer = text_data.plain_tokenizer(kind, args.base)
