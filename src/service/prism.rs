@@ -12,8 +12,12 @@ use crate::{
     telemetry::Metrics,
 };
 
-/// Sampled candidates of the one regeneration, as rows of one batch.
+/// Sampled candidates of the one regeneration, as rows of one batch. They take as long as the answers are: a text
+/// longer than [`LONG_TEXT`] gets fewer.
 const CANDIDATES: u64 = 4;
+const CANDIDATES_OF_LONG_TEXT: u64 = 2;
+/// Characters.
+const LONG_TEXT: usize = 160;
 
 /// What the checks say of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -108,10 +112,12 @@ pub(super) async fn checked(
     let again: Vec<(usize, &'static str)> =
         best.iter().enumerate().filter_map(|(place, (quality, _))| Some((place, quality.failure(turned)?))).collect();
     if !again.is_empty() {
+        let long = text.as_str().chars().count() > LONG_TEXT;
+        let candidates = if long { CANDIDATES_OF_LONG_TEXT } else { CANDIDATES };
         let retries: Vec<(usize, (Task, Attempt))> = again
             .iter()
             .filter_map(|&(place, _)| tasks.get(place).map(|&task| (place, task)))
-            .flat_map(|(place, task)| (1..=CANDIDATES).map(move |attempt| (place, (task, attempt))))
+            .flat_map(|(place, task)| (1..=candidates).map(move |attempt| (place, (task, attempt))))
             .collect();
         for (_, reason) in &again {
             metrics.regenerated.with_label_values(&[*reason]).inc();
