@@ -50,6 +50,18 @@ async fn a_flagged_answer_is_made_again_and_a_good_one_is_given_if_there_is_one(
 }
 
 #[tokio::test]
+async fn a_long_text_gets_fewer_tries() {
+    let server = Server::new();
+    let mut given = 0;
+    for number in 0..64 {
+        let text = format!("scribe:torn {number:02} {}", "word ".repeat(32));
+        assert!(text.chars().count() > 160);
+        given += u32::from(server.post(SUNSHINES, &json!({"text": text})).await.status == 200);
+    }
+    assert!((40..=56).contains(&given), "{given} of 64; each has two tries at about a half");
+}
+
+#[tokio::test]
 async fn an_answer_that_repeats_the_text_is_made_again_and_given_only_for_want_of_a_better_one() {
     let server = Server::new();
     let answer = server.post(SUNSHINES, &json!({"text": "scribe:echo"})).await;
