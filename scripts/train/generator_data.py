@@ -60,6 +60,14 @@ def split(examples: list[Example]) -> tuple[list[Example], list[Example]]:
     return sides[False], sides[True]
 
 
+def at_most(examples: list[Example], most: int, rng: random.Random) -> list[Example]:
+    """All lines of a language, or `most` of them, drawn by chance: the most written one must not outweigh the others."""
+    by_language: dict[str, list[Example]] = {}
+    for example in examples:
+        by_language.setdefault(example.lang, []).append(example)
+    return [row for rows in by_language.values() for row in (rng.sample(rows, most) if len(rows) > most else rows)]
+
+
 def public(data: Path, rng: random.Random) -> list[Example]:
     """A share of the public sources, drawn anew for every pass."""
     out: list[Example] = []

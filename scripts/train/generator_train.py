@@ -164,6 +164,7 @@ def main() -> None:
     parser.add_argument("--extra", type=Path, nargs="*", default=[], help="JSON lines of further checked answers, in the form of ours")
     parser.add_argument("--start", type=Path, help="adapter to go on from")
     parser.add_argument("--langs", nargs="*", default=["en"], help="languages to learn from")
+    parser.add_argument("--most", type=int, default=10**6, help="lines of ours of one language that a pass takes")
     parser.add_argument("--passes", type=float, default=2.0)
     parser.add_argument("--budget", type=int, default=900, help="padded tokens of a step")
     training_run.add_options(parser, seed=70, rank=16, rate=3e-4, checkpoint_every=50)
@@ -187,7 +188,7 @@ def main() -> None:
     plan: list[list[Tree]] = []
     passes = args.passes
     while passes > 0:
-        rows = train + extra + (generator_data.public(args.data, rng) if args.data else [])
+        rows = generator_data.at_most(train, args.most, rng) + extra + (generator_data.public(args.data, rng) if args.data else [])
         trees = [Tree(row, prompts, list(row.answers)) for row in rows]
         trees = [tree for tree in trees if len(tree.ids) <= 420]
         whole = order(trees, args.budget, rng)

@@ -88,7 +88,8 @@ STATEMENT_FILES = (
 # What has nothing to express, and its near misses.
 SPECIAL_FILES = ("special", "special_more")
 # Where a line says its text in a positive and in a negative light.
-EXPRESSED_FILES = (*STATEMENT_FILES, "pairs_daily", "pairs_work", "pairs_difficult", "pairs_east_asian", "pairs_european")
+EXPRESSED_FILES = (*STATEMENT_FILES, "pairs_daily", "pairs_work", "pairs_difficult", "pairs_east_asian", "pairs_european",
+                   "pairs_languages")
 # Share of the public pairs that is read for it.
 SENTIMENT_SHARE = 0.3
 # Ordinary writing may speak of despair; it was never read for self-harm.

@@ -73,64 +73,6 @@ impl Expressibility {
     }
 }
 
-/// What a person in distress is answered: written with care beforehand, never generated. A small model may praise
-/// the thought or agree with it, and moderation of its output cannot be relied on to notice.
-pub mod care {
-    use super::Prism;
-    use crate::domain::{Category, Scores};
-
-    /// The self-harm score from which a text is taken for distress. Below the operating point of moderation, because
-    /// a caring answer to a harmless text costs less than a cheerful one to a person in danger.
-    pub const THRESHOLD: f64 = 0.3;
-
-    /// The reply.
-    pub const REPLY: &str = "What you are carrying sounds very heavy, and you do not have to carry it alone: please \
-                             tell someone you trust today, or call your local crisis line.";
-    /// The positive expression: hope, without cheer.
-    pub const POSITIVE: &str = "This is a very hard moment, and saying so is a first step towards help.";
-    /// The negative expression: sober, without any encouragement.
-    pub const NEGATIVE: &str = "This is a very hard moment, too heavy to be left alone with.";
-
-    /// Whether a text with these scores is answered with care instead of being expressed.
-    pub fn is_due(scores: Scores) -> bool {
-        scores.get(Category::SelfHarm) >= THRESHOLD
-    }
-
-    /// Both expressions.
-    pub fn prism() -> Prism {
-        Prism::Expressed { positive: POSITIVE.into(), negative: NEGATIVE.into() }
-    }
-}
-
-/// What harmful input is answered where nothing may be generated, or nothing was that may be given out: it names what
-/// was said without saying it again. A small model would rather carry the harm on.
-pub mod sober {
-    use super::Prism;
-    use crate::domain::{Category, Scores};
-
-    /// The score of any category but self-harm from which nothing is generated. Above the operating point of
-    /// moderation: a text that is flagged by mistake is better expressed than called harsh.
-    pub const THRESHOLD: f64 = 0.8;
-
-    /// Whether a text with these scores is answered soberly instead of being expressed.
-    pub fn is_due(scores: Scores) -> bool {
-        Category::ALL.into_iter().any(|category| category != Category::SelfHarm && scores.get(category) >= THRESHOLD)
-    }
-
-    /// The reply.
-    pub const REPLY: &str = "That is a strong feeling, and a moment's pause can help you find words for it that you \
-                             will still stand by tomorrow.";
-    /// The positive expression.
-    pub const POSITIVE: &str = "There is a strong feeling in these words, and it can also be said with respect.";
-    /// The negative expression.
-    pub const NEGATIVE: &str = "These words are harsh and could hurt the people they speak of.";
-
-    /// Both expressions.
-    pub fn prism() -> Prism {
-        Prism::Expressed { positive: POSITIVE.into(), negative: NEGATIVE.into() }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,8 +4,10 @@
 //! Runs on whichever thread calls it.
 
 pub mod expression;
+pub mod fixed;
 pub mod image;
 pub mod input;
+pub mod language;
 pub mod likeness;
 pub mod model_id;
 pub mod moderation;
@@ -14,8 +16,10 @@ pub mod text;
 pub mod usage;
 
 pub use self::image::{ImageBytes, ImageFieldError};
-pub use expression::{Expressibility, Polarity, Prism, care, sober};
+pub use expression::{Expressibility, Polarity, Prism};
+pub use fixed::Fixed;
 pub use input::{Grouping, InputError, ModerationInput, Part};
+pub use language::Language;
 pub use model_id::{ModelId, UnknownModel};
 pub use moderation::{Category, Finding, Modality, Scores, Threshold, ThresholdOutOfRange, Verdict};
 pub use operation::Operation;

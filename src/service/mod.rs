@@ -5,6 +5,7 @@
 
 mod guardian_image;
 mod guardian_text;
+mod language;
 mod moderation;
 mod prism;
 mod readiness;

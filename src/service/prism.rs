@@ -5,10 +5,11 @@ use std::{sync::Arc, time::Instant};
 use super::{
     ServiceError, TextGuardian, Writer,
     guardian_text::Judgement,
+    language,
     writer::{Attempt, Task},
 };
 use crate::{
-    domain::{Expressibility, Polarity, Prism, Threshold, ValidText, care, likeness, sober},
+    domain::{Expressibility, Polarity, Prism, Threshold, ValidText, fixed, likeness},
     telemetry::Metrics,
 };
 
@@ -26,6 +27,8 @@ struct Quality {
     fit: bool,
     /// It says the input over again.
     repeats: bool,
+    /// It is surely in another language than the input.
+    foreign: bool,
     /// Share of the input's names and numbers that it keeps, from 0 to 1. Replies need none.
     facts: f64,
     /// Probability that it is said in the light that was asked for; 1 where none was, or no model tells.
@@ -33,12 +36,12 @@ struct Quality {
 }
 
 impl Quality {
-    /// From 0, unfit, to 7: a copy is worse than the wrong light, and that worse than a lost fact.
+    /// From 0, unfit, to 7: a copy or another language is worse than the wrong light, and that worse than a lost fact.
     fn score(self) -> f64 {
         if !self.fit {
             return 0.0;
         }
-        1.0 + if self.repeats { 0.0 } else { 2.5 } + 2.0 * self.light + 1.5 * self.facts
+        1.0 + if self.repeats || self.foreign { 0.0 } else { 2.5 } + 2.0 * self.light + 1.5 * self.facts
     }
 
     /// The check that it failed first, as metrics name it; none where it passed all.
@@ -47,6 +50,8 @@ impl Quality {
             Some("unfit")
         } else if self.repeats {
             Some("copy")
+        } else if self.foreign {
+            Some("language")
         } else if !turned {
             Some("polarity")
         } else if self.facts < 1.0 {
@@ -72,11 +77,9 @@ pub(super) async fn express(
     deadline: Instant,
 ) -> Result<Prism, ServiceError> {
     let judgement = guardian.judge(text.as_str().to_owned(), deadline).await?;
-    if care::is_due(judgement.scores) {
-        return Ok(care::prism());
-    }
-    if sober::is_due(judgement.scores) {
-        return Ok(sober::prism());
+    let language = language::of(text.as_str());
+    if let Some(fixed) = fixed::due(judgement.scores, language) {
+        return Ok(fixed.prism());
     }
     if judgement.expressibility != Expressibility::Statement {
         return Ok(Prism::Inexpressible);
@@ -84,7 +87,7 @@ pub(super) async fn express(
     let tasks = [Task::Express(Polarity::Positive), Task::Express(Polarity::Negative)];
     let answers = match checked(writer, guardian, metrics, &text, &tasks, deadline).await {
         Err(ServiceError::GenerationRejected) if Threshold::default().judge(judgement.scores).flagged() => {
-            return Ok(sober::prism());
+            return Ok(fixed::sober(language).prism());
         }
         answers => answers?,
     };
@@ -167,6 +170,7 @@ fn assess(text: &str, task: Task, answer: &str, judgement: Judgement) -> Quality
     Quality {
         fit: said && !Threshold::default().judge(judgement.scores).flagged(),
         repeats: likeness::repeats(text, answer),
+        foreign: language::differs(text, answer),
         facts,
         light: light.unwrap_or(1.0),
     }

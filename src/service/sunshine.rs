@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, time::Instant};
 
-use super::{ServiceError, TextGuardian, Writer, prism::checked, writer::Task};
+use super::{ServiceError, TextGuardian, Writer, language, prism::checked, writer::Task};
 use crate::{
-    domain::{Threshold, ValidText, care, sober},
+    domain::{Threshold, ValidText, fixed},
     telemetry::Metrics,
 };
 
@@ -16,15 +16,13 @@ pub(super) async fn reply(
     deadline: Instant,
 ) -> Result<String, ServiceError> {
     let judgement = guardian.judge(text.as_str().to_owned(), deadline).await?;
-    if care::is_due(judgement.scores) {
-        return Ok(care::REPLY.into());
-    }
-    if sober::is_due(judgement.scores) {
-        return Ok(sober::REPLY.into());
+    let language = language::of(text.as_str());
+    if let Some(fixed) = fixed::due(judgement.scores, language) {
+        return Ok(fixed.reply.into());
     }
     match checked(writer, guardian, metrics, &text, &[Task::Reply], deadline).await {
         Err(ServiceError::GenerationRejected) if Threshold::default().judge(judgement.scores).flagged() => {
-            Ok(sober::REPLY.into())
+            Ok(fixed::sober(language).reply.into())
         }
         replies => replies?.pop().ok_or(ServiceError::Internal),
     }
