@@ -9,6 +9,7 @@ pub mod input;
 pub mod model_id;
 pub mod moderation;
 pub mod operation;
+pub mod reading;
 pub mod text;
 pub mod usage;
 
@@ -16,7 +17,7 @@ pub use self::image::{ImageBytes, ImageFieldError};
 pub use expression::{Expressibility, Polarity, Prism, care};
 pub use input::{Grouping, InputError, ModerationInput, Part};
 pub use model_id::{ModelId, UnknownModel};
-pub use moderation::{Category, Finding, Modality, Scores, Threshold, ThresholdOutOfRange, Verdict};
+pub use moderation::{Category, Finding, Judged, Modality, Scores, Threshold, ThresholdOutOfRange, Verdict};
 pub use operation::Operation;
 pub use text::{TextError, ValidText};
 pub use usage::{LimitDecision, UsageLimit};
