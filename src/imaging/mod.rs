@@ -67,6 +67,11 @@ impl Frame {
     pub fn rgb(&self) -> &[u8] {
         &self.rgb
     }
+
+    /// The same bytes, taken out.
+    pub fn into_rgb(self) -> Vec<u8> {
+        self.rgb
+    }
 }
 
 /// Shows the size only: a user's picture must not reach a log.
