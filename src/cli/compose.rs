@@ -23,8 +23,7 @@ const BATCH_TEXTS: usize = 64;
 const BATCH_PICTURES: usize = 8;
 /// Most lines of text from pictures in a batch.
 const BATCH_LINES: usize = 32;
-/// Most columns of a batch of lines, padding counted: some pages' worth of one line a column wide would be slower than
-/// two batches, and each column costs memory for the recogniser's thousands of classes.
+/// Most columns of such a batch: each costs the recogniser an answer over thousands of characters for every eighth.
 const BATCH_COLUMNS: usize = 8_192;
 /// Lines of one picture that may be queued at once.
 const QUEUED_LINES: usize = 64;
@@ -162,39 +161,40 @@ impl<'a> Composer<'a> {
         let pages = BatchPolicy { budget: 1, items: 1, wait: Duration::ZERO };
         let small = BatchPolicy { budget: BATCH_LINES, items: BATCH_LINES, wait: Duration::ZERO };
         let lines = BatchPolicy { budget: BATCH_COLUMNS, items: BATCH_LINES, wait: Duration::ZERO };
+        let (capacity, lined_up) = (pictures * BATCH_PICTURES * 2, pictures * QUEUED_LINES);
+        let detector = Stage { name: "detector", capacity, policy: pages, open: TextDetector::open };
+        let orientation = Stage { name: "orientation", capacity: lined_up, policy: small, open: LineOrientation::open };
+        let recogniser = Stage { name: "recogniser", capacity: lined_up, policy: lines, open: LineRecogniser::open };
         let stages = ReaderStages {
-            detector: self.stage(id, bundle, "detector", pictures * BATCH_PICTURES * 2, pages, TextDetector::open)?,
-            orientation: self.stage(
-                id,
-                bundle,
-                "orientation",
-                pictures * QUEUED_LINES,
-                small,
-                LineOrientation::open,
-            )?,
-            recogniser: self.stage(id, bundle, "recogniser", pictures * QUEUED_LINES, lines, LineRecogniser::open)?,
+            detector: self.stage(id, bundle, detector)?,
+            orientation: self.stage(id, bundle, orientation)?,
+            recogniser: self.stage(id, bundle, recogniser)?,
         };
         let reader = Arc::new(TextReader::new(stages, spec, bundle.digest().to_owned()));
         self.readers.insert(bundle.digest().to_owned(), Arc::clone(&reader));
         Ok(reader)
     }
 
-    /// One network of a text reader.
     fn stage<F: Forward>(
         &self,
         id: ModelId,
         bundle: &Arc<Bundle>,
-        name: &str,
-        capacity: usize,
-        policy: BatchPolicy,
-        open: fn(&Runtime, &Bundle) -> Result<F, RuntimeError>,
+        stage: Stage<F>,
     ) -> anyhow::Result<Batcher<F::Input, F::Output>> {
         let factory: Factory<F> = {
             let (runtime, bundle) = (self.runtime.clone(), Arc::clone(bundle));
-            Arc::new(move || open(&runtime, &bundle))
+            Arc::new(move || (stage.open)(&runtime, &bundle))
         };
-        let options = BatchOptions { capacity, workers: 1, policy };
-        let metrics = self.metrics.model(id.as_str(), name);
-        Ok(Batcher::start(&format!("{id}-{name}"), options, &factory, &metrics)?)
+        let options = BatchOptions { capacity: stage.capacity, workers: 1, policy: stage.policy };
+        let metrics = self.metrics.model(id.as_str(), stage.name);
+        Ok(Batcher::start(&format!("{id}-{}", stage.name), options, &factory, &metrics)?)
     }
+}
+
+/// One network of a text reader.
+struct Stage<F> {
+    name: &'static str,
+    capacity: usize,
+    policy: BatchPolicy,
+    open: fn(&Runtime, &Bundle) -> Result<F, RuntimeError>,
 }

@@ -3,6 +3,8 @@
 //! Pages and lines come as pixels in the size that the manifest states; what is made of a map, and of the answers of
 //! many lines, is for others to decide.
 
+use std::fmt;
+
 use ort::{session::Session, value::Tensor};
 
 use super::{Forward, Runtime, RuntimeError, finite};
@@ -44,12 +46,19 @@ pub struct LinePixels {
 }
 
 /// What a line says.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Reading {
     /// The characters; none where nothing was recognised.
     pub text: String,
     /// Mean probability of the characters, 0 without any.
     pub confidence: f32,
+}
+
+/// Shows the length only: a user's text must not reach a log.
+impl fmt::Debug for Reading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reading({} characters at {})", self.text.chars().count(), self.confidence)
+    }
 }
 
 /// A session of the detector: `pixels` uint8 `[1, height, width, 3]` → `probabilities` float32 `[1, 1, height, width]`.
@@ -157,7 +166,7 @@ impl LineRecogniser {
     pub fn open(runtime: &Runtime, bundle: &Bundle) -> Result<Self, RuntimeError> {
         let spec = spec(bundle)?.recogniser;
         let path = bundle.file("characters.json");
-        let load = |error: &dyn std::fmt::Display| RuntimeError::Load(format!("{}: {error}", path.display()));
+        let load = |error: &dyn fmt::Display| RuntimeError::Load(format!("{}: {error}", path.display()));
         let list = std::fs::read(&path).map_err(|error| load(&error))?;
         let characters = serde_json::from_slice(&list).map_err(|error| load(&error))?;
         Ok(Self { session: runtime.open(&bundle.file("recogniser.onnx"))?, spec, characters })

@@ -89,7 +89,7 @@ async fn prepare(
     let prepared = on_picture_threads(move || {
         let timer = metrics.image_seconds.start_timer();
         let prepared = imaging::decode(image.as_bytes(), &Limits::default()).map(|frames| {
-            let pixels = frames.iter().map(|frame| Pixels(imaging::to_tensor(frame, size).into())).collect();
+            let pixels: Vec<_> = frames.iter().map(|frame| Pixels(imaging::to_tensor(frame, size).into())).collect();
             // Otherwise the permit is free from here on: the caller may come with the next picture at once.
             (pixels, to_read.then(|| Picture::new(frames, Some(permit))))
         });

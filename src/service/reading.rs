@@ -9,6 +9,7 @@ use std::{
 };
 
 use rayon::prelude::*;
+use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::{ServiceError, in_portions};
@@ -49,8 +50,8 @@ pub struct TextReader {
     digest: String,
 }
 
-/// What is written on one page.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What is written on one page. Cannot be printed for debugging: a user's text must not reach a log.
+#[derive(Clone, PartialEq, Eq, Serialize)]
 pub struct PageText {
     /// Its lines in reading order, by passage.
     pub passages: Vec<Vec<String>>,
