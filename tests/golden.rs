@@ -3,13 +3,7 @@
 //! `MODELS` limits them as it limits the set-up; without it every identifier with a catalogued model is expected.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::{
-    collections::BTreeMap,
-    io::Cursor,
-    path::Path,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, io::Cursor, path::Path, sync::Arc, time::Duration};
 
 use dichroic::{
     domain::{Category, Expressibility, ModelId},
@@ -313,12 +307,10 @@ async fn a_page_is_read_whichever_way_it_lies() {
 async fn a_picture_without_text_is_read_as_nothing() {
     for bundle in bundles(ComponentName::Ocr).into_iter().map(|(_, bundle)| bundle).take(1) {
         let reader = text_reader(&bundle);
-        let start = Instant::now();
         for name in ["landscape.png", "blobs.png", "grey.png"] {
             let bytes = std::fs::read(Path::new("tests/golden/images").join(name)).unwrap();
             let pages = reader.read_file(bytes, Duration::from_mins(2)).await.unwrap();
             assert!(pages.is_empty(), "{name}: {:?}", pages.iter().map(PageText::joined).collect::<Vec<_>>());
         }
-        assert!(start.elapsed() < Duration::from_mins(1));
     }
 }

@@ -166,9 +166,9 @@ impl<'a> Composer<'a> {
         let orientation = Stage { name: "orientation", capacity: lined_up, policy: small, open: LineOrientation::open };
         let recogniser = Stage { name: "recogniser", capacity: lined_up, policy: lines, open: LineRecogniser::open };
         let stages = ReaderStages {
-            detector: self.stage(id, bundle, detector)?,
-            orientation: self.stage(id, bundle, orientation)?,
-            recogniser: self.stage(id, bundle, recogniser)?,
+            detector: self.stage(id, bundle, &detector)?,
+            orientation: self.stage(id, bundle, &orientation)?,
+            recogniser: self.stage(id, bundle, &recogniser)?,
         };
         let reader = Arc::new(TextReader::new(stages, spec, bundle.digest().to_owned()));
         self.readers.insert(bundle.digest().to_owned(), Arc::clone(&reader));
@@ -179,11 +179,11 @@ impl<'a> Composer<'a> {
         &self,
         id: ModelId,
         bundle: &Arc<Bundle>,
-        stage: Stage<F>,
+        stage: &Stage<F>,
     ) -> anyhow::Result<Batcher<F::Input, F::Output>> {
         let factory: Factory<F> = {
-            let (runtime, bundle) = (self.runtime.clone(), Arc::clone(bundle));
-            Arc::new(move || (stage.open)(&runtime, &bundle))
+            let (runtime, bundle, open) = (self.runtime.clone(), Arc::clone(bundle), stage.open);
+            Arc::new(move || open(&runtime, &bundle))
         };
         let options = BatchOptions { capacity: stage.capacity, workers: 1, policy: stage.policy };
         let metrics = self.metrics.model(id.as_str(), stage.name);

@@ -414,3 +414,58 @@ pub(super) async fn on_picture_threads<T: Send + 'static>(
     // The reply is dropped unsent only when the work panicked.
     answer.await.map_err(|_| ServiceError::Internal)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: RegionRules = RegionRules { threshold: 0.3, box_threshold: 0.5, unclip: 1.6 };
+    const STRIPS: StripRules = StripRules { height: 8, least_width: 16, width_step: 8, most_width: 64 };
+
+    /// The boxes of level lines of these heights, 40 wide, one below the other with room between them.
+    fn boxes(heights: &[usize]) -> Vec<TextBox> {
+        let mut map = Vec::new();
+        for &height in heights {
+            map.extend([0.0; 60].repeat(20));
+            map.extend([[0.0; 10].as_slice(), &[0.9; 40], &[0.0; 10]].concat().repeat(height));
+        }
+        text_boxes(&map, 60, 1.0, &RULES)
+    }
+
+    fn lines(count: usize) -> Vec<Line> {
+        let page = Page::new(Frame::new(60, 60, vec![0; 60 * 60 * 3]).expect("the bytes fit"));
+        let text_box = boxes(&[8])[0];
+        (0..count)
+            .map(|_| Line { sheet: 0, text_box, strip: Strip::cut(&page, &text_box, &STRIPS).expect("it is cut") })
+            .collect()
+    }
+
+    #[test]
+    fn a_decided_page_is_read_its_way_and_a_dissenting_line_both_ways() {
+        let both = |votes: &[f32]| {
+            let (turned_over, lines) = counted(lines(votes.len()), votes, 1);
+            (turned_over[0], lines.iter().map(|(_, both)| *both).collect::<Vec<_>>())
+        };
+        assert_eq!(both(&[0.1, 0.0, 0.2]), (false, vec![false, false, false]));
+        assert_eq!(both(&[1.0, 0.9, 0.9]), (true, vec![false, false, false]));
+        assert_eq!(both(&[0.0, 0.1, 0.1, 0.9]), (false, vec![false, false, false, true]));
+        assert_eq!(both(&[0.55, 0.4]), (false, vec![true, true]));
+    }
+
+    #[test]
+    fn lines_are_joined_in_the_order_of_their_page() {
+        let found = boxes(&[8, 8]);
+        let (upper, lower) = if found[0] == boxes(&[8])[0] { (found[0], found[1]) } else { (found[1], found[0]) };
+        let page = |turned_over: bool| {
+            let read = |text_box, text: &str| Read { text_box, text: text.into() };
+            let sheets = vec![vec![read(lower, " second "), read(upper, "first"), read(lower, " ")], Vec::new()];
+            arranged(sheets, &[(60, 56), (60, 56)], &[turned_over, false])
+        };
+        let joined = |pages: Vec<PageText>| pages.iter().map(PageText::joined).collect::<Vec<_>>();
+        let words =
+            |turned_over| joined(page(turned_over))[0].split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(joined(page(false)).len(), 1, "a page on which nothing is read is left out");
+        assert_eq!(words(false), ["first", "second"]);
+        assert_eq!(words(true), ["second", "first"]);
+    }
+}
