@@ -1,11 +1,17 @@
-"""Measuring what the running server answers: texts with known labels in,
-figures, plots and a report out.
+"""Measuring what the running server answers: texts in, figures, plots and a
+report out.
 
-`metrics` is plain arithmetic and serves the training too; `texts` reads and
-cuts, `asking` speaks HTTP, `figures` counts and writes Markdown, `plots` draws,
-`card` puts the result into a model's card. `pages` draws pictures with text and
-`ocr` measures how they are read. No module lets a text of a data file
-into what it prints, raises or writes.
+For moderation, `texts` reads and cuts texts with known labels, `figures` counts
+and writes Markdown, `metrics` is plain arithmetic and serves the training too,
+`plots` draws. For expressions and replies, `inputs` reads the texts,
+`expressing` asks, `likeness`, `replies` and `judges` judge an answer,
+`expression` counts, `expression_report` writes, `samples` makes the sheet for
+readers. For pictures, `pages` draws them with text and `ocr` measures how they are
+read. `asking` speaks HTTP and `card` puts a report into a model's card, for
+both.
+
+No module lets a text of a data file into what it prints, raises or writes;
+`samples` writes our own lines.
 """
 
 

@@ -1,5 +1,6 @@
-"""Owns the talk with the server: texts over several kept connections, every
-answer checked, 429 waited out.
+"""Owns the talk with the server: texts over several kept connections, 429
+waited out, refusals put into words. Moderation is asked for here; `expressing`
+asks for expressions and replies.
 
 Each connection is one thread that takes the next text when its last is
 answered. The first failure stops them all. Messages name a text by its place
@@ -25,7 +26,9 @@ import numpy as np
 from . import MeasureError
 from .texts import CATEGORIES, Text, pieces
 
-PATH = "/v1/guardians/text"
+MODERATION, EXPRESSION, REPLY = "/v1/guardians/text", "/v1/prisms/text", "/v1/sunshines/text"
+# What an operation needs of a model.
+NEEDED = {MODERATION: "text moderation", EXPRESSION: "generator", REPLY: "generator"}
 ANSWER_SECONDS = 120
 # How long one request may be told to come back later, in all.
 PATIENCE_SECONDS = 300
@@ -48,6 +51,36 @@ class Server:
     def path(self, path: str) -> str:
         """The path below that of the address, for a server behind a proxy."""
         return urlsplit(self.url).path.rstrip("/") + path
+
+
+class NotInstalled(MeasureError):
+    """The server lives, but has not got what was asked for."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back, and after how long; waiting for a 429 to pass is not counted."""
+
+    status: int
+    raw: bytes = field(repr=False)
+    seconds: float
+
+    @property
+    def code(self) -> str:
+        """The server's word for an error; its message is not repeated, since it could quote the text."""
+        try:
+            code = str(json.loads(self.raw)["error"]["code"])
+        except (ValueError, KeyError, TypeError):
+            code = ""
+        return code if re.fullmatch(r"[a-z_]{1,40}", code) else "no code"
+
+
+@dataclass(frozen=True)
+class Course:
+    """How a run went."""
+
+    seconds: float
+    refusals: int
 
 
 @dataclass(frozen=True)
@@ -74,8 +107,8 @@ def checked_url(url: str) -> str:
     return url.rstrip("/")
 
 
-def digest(server: Server) -> str | None:
-    """The digest of the model's text classifier as `/metrics` tells it; None where that is not public."""
+def digest(server: Server, component: str = "text") -> str | None:
+    """The digest of a component of the model as `/metrics` tells it; None where that is not public."""
     connection = server.connect()
     try:
         connection.request("GET", server.path("/metrics"))
@@ -86,7 +119,7 @@ def digest(server: Server) -> str | None:
         connection.close()
     for labels in re.findall(r"^dichroic_model_info\{([^}]*)\} 1$", told, re.MULTILINE):
         found = dict(re.findall(r'(\w+)="([^"]*)"', labels))
-        if (found.get("model"), found.get("component")) == (server.model, "text"):
+        if (found.get("model"), found.get("component")) == (server.model, component):
             return found.get("sha256")
     return None
 
@@ -94,22 +127,71 @@ def digest(server: Server) -> str | None:
 def ask_all(
     server: Server, texts: list[Text], windows: bool, connections: int, say: Callable[[str], None] = lambda line: None
 ) -> Answers:
-    """Scores every text; raises the first failure once all threads have ended."""
-    run = _Run(server, texts, windows)
-    started = time.monotonic()
-    with ThreadPoolExecutor(connections) as pool:
+    """Scores every text."""
+    scores = np.zeros((len(texts), len(CATEGORIES)))
+    latencies: list[float] = []
+
+    def work(talk: Talk, i: int) -> None:
+        for piece in pieces(texts[i].text, windows):
+            found, seconds = moderated(talk, piece, texts[i].place)
+            scores[i] = np.maximum(scores[i], found)
+            latencies.append(seconds)
+
+    course = spread(server, len(texts), connections, work, say)
+    return Answers(scores, len(latencies), course.refusals, course.seconds, np.array(latencies))
+
+
+def moderated(talk: Talk, piece: str, place: str) -> tuple[list[float], float]:
+    """The five scores of a piece, and how long they took."""
+    reply = talk.ask(MODERATION, piece)
+    if reply.status != 200:
+        raise refusal(reply, MODERATION, talk.server, place)
+    return _scores(reply.raw, place), reply.seconds
+
+
+def spread(
+    server: Server,
+    count: int,
+    connections: int,
+    work: Callable[[Talk, int], None],
+    say: Callable[[str], None] = lambda line: None,
+) -> Course:
+    """Calls `work` once for each number below `count`, over several connections.
+
+    Raises the first failure once all threads have ended.
+    """
+    stop = threading.Event()
+    talks = [Talk(server, stop) for _ in range(min(connections, count))]
+    # next() of a count is atomic.
+    numbers = itertools.count()
+
+    def share(talk: Talk) -> None:
         try:
-            waiting = {pool.submit(run.work) for _ in range(min(connections, len(texts)))}
+            while not stop.is_set() and (i := next(numbers)) < count:
+                work(talk, i)
+                talk.done += 1
+        except _Stopped:
+            pass
+        except BaseException:
+            stop.set()
+            raise
+        finally:
+            talk.close()
+
+    started = time.monotonic()
+    with ThreadPoolExecutor(len(talks)) as pool:
+        try:
+            waiting = {pool.submit(share, talk) for talk in talks}
             while waiting:
                 done, waiting = wait(waiting, SAY_SECONDS, FIRST_EXCEPTION)
                 for worker in done:
                     worker.result()
                 if waiting:
-                    say(f"{run.done:,} of {len(texts):,} texts")
+                    say(f"{sum(talk.done for talk in talks):,} of {count:,} texts")
         finally:
             # Also on Ctrl-C: nobody begins another text.
-            run.stop.set()
-    return Answers(run.scores, len(run.latencies), run.refusals, time.monotonic() - started, np.array(run.latencies))
+            stop.set()
+    return Course(time.monotonic() - started, sum(talk.refusals for talk in talks))
 
 
 def post(server: Server, path: str, body: dict[str, Any], what: str) -> Any:
@@ -137,52 +219,32 @@ def post(server: Server, path: str, body: dict[str, Any], what: str) -> Any:
         waited += 1
 
 
-class _Run:
-    """What the threads of one run share."""
+class _Stopped(Exception):
+    """The run has ended, and nobody waits for this answer any more."""
 
-    def __init__(self, server: Server, texts: list[Text], windows: bool) -> None:
-        self.server, self.texts, self.windows = server, texts, windows
-        self.scores = np.zeros((len(texts), len(CATEGORIES)))
-        self.latencies: list[float] = []
+
+class Talk:
+    """One kept connection, used by one thread."""
+
+    def __init__(self, server: Server, stop: threading.Event) -> None:
+        self.server = server
         self.done = self.refusals = 0
-        self.stop = threading.Event()
-        # next() of a count, and append, are atomic; the sums need the lock.
-        self._next = itertools.count()
-        self._lock = threading.Lock()
+        self._stop = stop
+        self._connection = server.connect()
 
-    def work(self) -> None:
-        """One connection's share of the texts."""
-        connection = self.server.connect()
-        try:
-            while not self.stop.is_set() and (i := next(self._next)) < len(self.texts):
-                text = self.texts[i]
-                for piece in pieces(text.text, self.windows):
-                    scores = self._ask(connection, piece, text.place)
-                    if scores is None:
-                        return
-                    self.scores[i] = np.maximum(self.scores[i], scores)
-                with self._lock:
-                    self.done += 1
-        except BaseException:
-            self.stop.set()
-            raise
-        finally:
-            connection.close()
+    def close(self) -> None:
+        self._connection.close()
 
-    def _ask(self, connection: http.client.HTTPConnection, piece: str, place: str) -> list[float] | None:
-        """The five scores; None when the run was stopped while waiting."""
-        body = json.dumps({"text": piece, "model": self.server.model})
+    def ask(self, path: str, text: str) -> Reply:
+        """The answer to a text; comes back later for as long as the server says to."""
+        body = json.dumps({"text": text, "model": self.server.model})
         waited = 0.0
         while True:
             started = time.monotonic()
-            status, later, raw = self._post(connection, body)
-            if status == 200:
-                self.latencies.append(time.monotonic() - started)
-                return _scores(raw, place)
+            status, later, raw = self._post(path, body)
             if status != 429:
-                raise MeasureError(_refusal(status, raw, self.server, place))
-            with self._lock:
-                self.refusals += 1
+                return Reply(status, raw, time.monotonic() - started)
+            self.refusals += 1
             # A server that says 0 is still given a moment.
             pause = max(0.1, float(later)) if re.fullmatch(r"\d{1,9}", later) else 1.0
             waited += pause
@@ -192,22 +254,22 @@ class _Run:
                     f" Retry-After {pause:.0f} s): ask over fewer connections with --concurrency, or use a key with a"
                     " higher limit"
                 )
-            if self.stop.wait(pause):
-                return None
+            if self._stop.wait(pause):
+                raise _Stopped
 
-    def _post(self, connection: http.client.HTTPConnection, body: str) -> tuple[int, str, bytes]:
+    def _post(self, path: str, body: str) -> tuple[int, str, bytes]:
         """Status, Retry-After and body."""
         headers = {"Authorization": f"Bearer {self.server.key}", "Content-Type": "application/json"}
         while True:
             # The server may have closed a kept connection that was idle during a
             # wait; the same on a new one is a failure.
-            kept = connection.sock is not None
+            kept = self._connection.sock is not None
             try:
-                connection.request("POST", self.server.path(PATH), body, headers)
-                answer = connection.getresponse()
+                self._connection.request("POST", self.server.path(path), body, headers)
+                answer = self._connection.getresponse()
                 return answer.status, answer.headers.get("Retry-After", "").strip(), answer.read()
             except (OSError, http.client.HTTPException) as error:
-                connection.close()
+                self._connection.close()
                 if not kept or isinstance(error, TimeoutError):
                     raise MeasureError(f"{self.server.url} gives no answer ({type(error).__name__})") from None
 
@@ -224,19 +286,18 @@ def _scores(raw: bytes, place: str) -> list[float]:
     return scores
 
 
-def _refusal(status: int, raw: bytes, server: Server, place: str) -> str:
-    """Why the server refused, by its status and code; its message is not repeated, since it could quote the text."""
-    try:
-        code = str(json.loads(raw)["error"]["code"])
-    except (ValueError, KeyError, TypeError):
-        code = ""
-    code = code if re.fullmatch(r"[a-z_]{1,40}", code) else "no code"
-    if status == 401:
-        return f"the server does not accept the key ({code})"
+def refusal(reply: Reply, path: str, server: Server, place: str) -> MeasureError:
+    """Why the server refused, by its status and code."""
+    code = reply.code
+    if reply.status == 401:
+        return MeasureError(f"the server does not accept the key ({code})")
     if code == "unknown_model":
-        return f"the server knows no model {server.model}"
-    if status == 501:
-        return f"the server has no text moderation of {server.model} installed ({code})"
-    if status == 404:
-        return f"there is no {PATH} at {server.url} ({code})"
-    return f"the server answered {status} ({code}) for {place}"
+        return MeasureError(f"the server knows no model {server.model}")
+    if reply.status == 501:
+        return NotInstalled(
+            f"the server has no {NEEDED[path]} of {server.model} installed ({code}): run make models where it runs, or"
+            " name another model"
+        )
+    if reply.status == 404:
+        return MeasureError(f"there is no {path} at {server.url} ({code})")
+    return MeasureError(f"the server answered {reply.status} ({code}) for {place}")

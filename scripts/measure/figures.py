@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import metrics
-from .asking import PATH, Answers
+from .asking import MODERATION, Answers
 from .texts import CATEGORIES, MOST_CHARACTERS, STRIDE, Data, Text
 
 ANY = "any harm"
@@ -109,7 +109,7 @@ def _about(run: Run) -> list[str]:
     files = "; ".join(
         f"`{plain(file.name)}` ({file.texts:,} texts, SHA-256 `{file.sha256[:16]}…`)" for file in data.files
     )
-    out = [f"- {len(data.texts):,} texts, asked one by one of `{PATH}`. Data: {files}."]
+    out = [f"- {len(data.texts):,} texts, asked one by one of `{MODERATION}`. Data: {files}."]
     if run.digest:
         out.append(f"- Classifier: manifest SHA-256 `{run.digest}`.")
     left = [f"{data.blank:,} blank texts", f"{data.unjudged:,} in which no category was judged"]

@@ -12,6 +12,7 @@ import hashlib
 import json
 import re
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,13 +64,13 @@ class Data:
 
 
 def read(paths: list[Path], windows: bool = False, limit: int | None = None) -> Data:
-    """Reads every file; with a limit, takes that many texts evenly spaced, so that no file's end is lost."""
+    """Reads every file; with a limit, takes that many texts evenly spaced."""
     found: list[Text] = []
     files = []
     blank = unjudged = 0
     for path in paths:
-        raw = _bytes(path)
-        texts = _lines(path, raw)
+        raw = read_bytes(path)
+        texts = [_text(item, stem(path), place) for place, item in lines(path, raw)]
         files.append(File(path.name, hashlib.sha256(raw).hexdigest(), len(texts)))
         for text in texts:
             if not any(map(str.strip, pieces(text.text, windows))):
@@ -80,49 +81,63 @@ def read(paths: list[Path], windows: bool = False, limit: int | None = None) -> 
                 found.append(text)
     if not found:
         raise MeasureError("the data hold no text with a judged category")
-    whole = len(found)
-    if limit is not None and limit < whole:
-        found = [found[i * whole // limit] for i in range(limit)]
-    return Data(found, files, blank, unjudged, whole - len(found))
+    taken = spaced(found, limit)
+    return Data(taken, files, blank, unjudged, len(found) - len(taken))
 
 
-def _bytes(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
         raise MeasureError(f"{path} cannot be read ({error.strerror})") from None
 
 
-def _lines(path: Path, raw: bytes) -> list[Text]:
+def stem(path: Path) -> str:
+    """A data file's name without its endings."""
+    return re.sub(r"(\.jsonl?)?(\.gz)?$", "", path.name)
+
+
+def lines(path: Path, raw: bytes) -> Iterator[tuple[str, Any]]:
+    """Place and parsed JSON of every line that is not blank."""
     try:
         content = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
     except (OSError, EOFError, zlib.error):
         raise MeasureError(f"{path} is not a whole gzip file") from None
     except UnicodeDecodeError:
         raise MeasureError(f"{path} is not UTF-8") from None
-    stem = re.sub(r"(\.jsonl?)?(\.gz)?$", "", path.name)
     # Not splitlines: a text may hold the other line ends of Unicode.
-    return [
-        _text(line, stem, f"{path}:{number}") for number, line in enumerate(content.split("\n"), 1) if line.strip()
-    ]
+    for number, line in enumerate(content.split("\n"), 1):
+        if line.strip():
+            place = f"{path}:{number}"
+            try:
+                yield place, json.loads(line)
+            except (ValueError, RecursionError):
+                raise MeasureError(f"{place} is not JSON") from None
 
 
-def _text(line: str, stem: str, place: str) -> Text:
-    try:
-        item = json.loads(line)
-    except (ValueError, RecursionError):
-        raise MeasureError(f"{place} is not JSON") from None
+def _text(item: Any, file: str, place: str) -> Text:
     if not isinstance(item, dict) or not isinstance(item.get("text"), str) or not isinstance(item.get("labels"), dict):
         raise MeasureError(f'{place} is not of the form {{"text": …, "labels": {{…}}}}')
     if unknown := len(set(item["labels"]) - set(CATEGORIES)):
         raise MeasureError(f"{place} labels {unknown} categories other than {', '.join(CATEGORIES)}")
     source = item.get("source")
-    source = stem if source is None else source
+    source = file if source is None else source
     if not isinstance(source, str) or not _SOURCE.fullmatch(source):
         raise MeasureError(f"{place} has a source that is no name of 1 to 80 characters")
     labels = tuple(_label(item["labels"].get(category), place) for category in CATEGORIES)
-    # A lone surrogate is no character: the server would refuse the request.
-    return Text(_SURROGATES.sub("\ufffd", item["text"]), labels, source, place)
+    return Text(whole(item["text"]), labels, source, place)
+
+
+def whole(text: str) -> str:
+    """The text without lone surrogates, which are no characters: the server would refuse the request."""
+    return _SURROGATES.sub("\ufffd", text)
+
+
+def spaced(found: list[Any], limit: int | None) -> list[Any]:
+    """As many as the limit allows, evenly spaced, so that no file's end is lost."""
+    if limit is None or limit >= len(found):
+        return found
+    return [found[i * len(found) // limit] for i in range(limit)]
 
 
 def _label(value: Any, place: str) -> int | None:

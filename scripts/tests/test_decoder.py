@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -357,7 +357,13 @@ def test_a_built_generator_answers_like_the_full_precision_model(identifier: str
         rows.append(tokenizer.encode(text, add_special_tokens=False).ids)
 
     # The file's own embedding, even where the graph embeds with the head's table.
-    tokens, logits = Reference(source["gguf"]).greedy(rows, ANSWER)
+    reference = Reference(source["gguf"])
+    recipe = json.loads((ROOT / "models" / identifier / "model.json").read_text(encoding="utf-8"))["components"]["generator"]
+    if "adapter" in recipe:
+        adapter = low_rank.unpacked(load_file(ROOT / "models" / identifier / recipe["adapter"]))
+        for name in {factor.rpartition(".")[0] for factor in adapter}:
+            reference.weights[name] = reference.weights[name] + adapter[f"{name}.lora_b"] @ adapter[f"{name}.lora_a"]
+    tokens, logits = reference.greedy(rows, ANSWER)
     assert logits.shape[-1] == part["vocab"]
 
     session = Session(folder / "model.onnx", 128)

@@ -48,8 +48,8 @@ def data(tmp_path: Path) -> Path:
             lines.append(json.dumps({"text": f"{source} says number {i} <user>", "labels": labels, "source": source}))
         with gzip.open(tmp_path / "moderation" / "train" / f"{source}.jsonl.gz", "wt", encoding="utf-8") as handle:
             handle.write("\n".join(lines))
-    judged = (*text_data.HARM_FILES, *text_data.JUDGED_FILES)
-    for name in dict.fromkeys((*judged, *text_data.STATEMENT_FILES, *text_data.EXPRESSED_FILES, "special")):
+    judged = (*text_data.HARM_FILES, *text_data.JUDGED_FILES, text_data.CALIBRATION_FILE)
+    for name in dict.fromkeys((*judged, *text_data.STATEMENT_FILES, *text_data.EXPRESSED_FILES, *text_data.SPECIAL_FILES)):
         lines = []
         for i in range(40):
             item = {"text": f"{name} line {i}", "lang": "en"}
@@ -57,8 +57,8 @@ def data(tmp_path: Path) -> Path:
                 own = name if name in CATEGORIES or name == "benign_lookalikes" else "hate"
                 item["labels"] = {c: int(c == own and i % 2 == 0) for c in CATEGORIES}
             else:
-                item["kind"] = "formula" if name == "special" else "statement"
-                if name == "special":
+                item["kind"] = "formula" if name in text_data.SPECIAL_FILES and i % 4 else "statement"
+                if item["kind"] == "formula":
                     item |= {"positive": "false", "negative": "false"}
                 elif i:
                     item |= {"positive": f"glad of {name} {i}", "negative": f"tired of {name} {i}"}
@@ -74,7 +74,7 @@ def test_no_line_that_languages_are_measured_by_is_trained_on():
 
     measured = texts("languages_eval")
     assert len(measured) > 300
-    for name in (*text_data.HARM_FILES, *text_data.JUDGED_FILES, *text_data.STATEMENT_FILES, "special"):
+    for name in (*text_data.HARM_FILES, *text_data.JUDGED_FILES, text_data.CALIBRATION_FILE, *text_data.STATEMENT_FILES, *text_data.SPECIAL_FILES):
         assert not measured & texts(name), name
 
 
@@ -115,6 +115,11 @@ def test_splits_depend_on_the_text_alone():
     assert 0.035 < sides["calibration"] / 4000 < 0.065
     assert all(text_data.split_of(t, "davidson") == text_data.split_of(t.upper() + "!", "edos") for t in texts[:200])
     assert text_data.split_of(texts[0], "convabuse") == "held_out"
+
+
+def test_lines_that_operating_points_are_set_by_are_never_trained_on(data):
+    own = [row for row in text_data.load(data, data / "authored") if row.source == "authored/calibration"]
+    assert len(own) == 40 and {row.side() for row in own} == {"calibration"}
 
 
 def test_texts_of_signs_alone_are_spread_over_the_splits():
@@ -236,21 +241,17 @@ def test_a_disguise_is_undone_where_only_signs_changed():
             assert normalise(changed) == text, (name, changed)
 
 
-def test_the_operating_point_is_f1_best_above_its_floor():
+def test_the_operating_point_is_f1_best_unless_look_alikes_pay_for_it():
     scores = np.concatenate([np.linspace(2, 4, 100), np.linspace(-4, 1.9, 300)])
     labels = np.concatenate([np.ones(100), np.zeros(300)])
     ones = np.ones(400)
-    assert 1.8 < text_calibrate.operating_point(scores, labels, ones, -np.inf) < 2.1
-    assert 3.0 < text_calibrate.operating_point(scores, labels, ones, 3.0) < 3.1
-
-
-def test_the_tail_of_a_few_values_is_not_their_maximum_alone():
-    values = np.random.default_rng(0).normal(size=20)
-    assert text_calibrate.tail(values, 0.03) >= values.mean() + 1.8 * values.std()
-    # One value far out among a few is chance; among many, those that lie out count.
-    assert text_calibrate.tail(np.array([0.0] * 29 + [9.0]), 0.03) < 5.0
-    assert text_calibrate.tail(np.array([0.0] * 190 + [9.0] * 10), 0.03) == 9.0
-    assert text_calibrate.tail(np.array([]), 0.03) == -np.inf
+    assert 1.8 < text_calibrate.operating_point(scores, labels, ones, np.array([])) < 2.1
+    # One look-alike in ten among the harmful costs more than the harm beside it.
+    alike = np.concatenate([np.full(90, -3.0), np.full(10, 2.2)])
+    assert 2.15 < text_calibrate.operating_point(scores, labels, ones, alike) < 2.3
+    # One in a hundred far out is cheaper than the harm below it.
+    alike = np.concatenate([np.full(99, -3.0), np.full(1, 3.8)])
+    assert 1.8 < text_calibrate.operating_point(scores, labels, ones, alike) < 2.1
 
 
 def test_the_mean_of_two_deltas_changes_weights_by_the_mean_of_both():
@@ -270,12 +271,27 @@ def test_the_mean_of_two_deltas_changes_weights_by_the_mean_of_both():
     assert mean["sentiment.bias"] == 1 and "activation.0.gelu.range" not in mean
 
 
-def test_the_middle_of_two_labels_errs_least_on_either():
-    scores, labels = np.array([-3.0, -2.0, -1.0, 0.5, 1.0, 2.0, 3.0]), np.array([0, 0, 0, 0, 1, 1, 1])
-    assert text_calibrate.middle(scores, labels) == 0.75
-    # Many of one label do not move the cut to their favour.
-    many = np.concatenate([scores, np.linspace(0.8, 3, 200)])
-    assert 0.4 < text_calibrate.middle(many, np.concatenate([labels, np.ones(200)])) < 0.81
+def test_a_delta_is_brought_to_the_nearest_of_a_lower_rank():
+    rng = np.random.default_rng(5)
+    a, b = rng.normal(size=(6, 20)), rng.normal(size=(30, 6)) * [9, 7, 5, 0.01, 0.01, 0.01]
+    delta = {"x.weight.lora_a": a.astype(np.float32), "x.weight.lora_b": b.astype(np.float32), "x.bias.delta": np.ones(3)}
+    low = text_average.of_rank(delta, 3)
+    assert low["x.weight.lora_a"].shape == (3, 20) and low["x.weight.lora_b"].shape == (30, 3)
+    assert np.abs(low["x.weight.lora_b"] @ low["x.weight.lora_a"] - b @ a).max() < 0.1
+    assert low["x.bias.delta"] is delta["x.bias.delta"] and text_average.of_rank(delta, 6).keys() == delta.keys()
+
+
+def test_logistic_regression_finds_what_made_the_labels():
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(6000, 5)) * [1, 10, 0.1, 1, 1] + 4
+    made = np.array([1.5, -0.1, 8.0, 0.0, 0.0])
+    labels = (rng.random(6000) < text_calibrate.sigmoid((x - 4) @ made + 0.5)).astype(float)
+    weight, bias = text_calibrate.logistic(x, labels, np.ones(6000), 1.0)
+    assert np.allclose(weight, made, atol=[0.15, 0.02, 1.5, 0.15, 0.15])
+    assert bias == pytest.approx(0.5 - 4 * weight.sum(), abs=0.15)
+    # Held back without limit, nothing but the share of the labels is left.
+    weight, bias = text_calibrate.logistic(x, labels, np.ones(6000), 1e9)
+    assert np.abs(weight).max() < 1e-3 and text_calibrate.sigmoid(x[:1] @ weight + bias)[0] == pytest.approx(labels.mean(), abs=0.01)
 
 
 def test_fitted_ranges_span_zero_and_clip_little():

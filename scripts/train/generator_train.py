@@ -95,10 +95,36 @@ def padded(trees: list[Tree], device: torch.device) -> tuple[torch.Tensor, ...]:
     return tuple(part.to(device) for part in parts)
 
 
-def loss_of(model: Generator, trees: list[Tree], device: torch.device) -> tuple[torch.Tensor, int]:
-    """Summed loss over the answers' tokens, and how many they are."""
+class Vocabulary:
+    """The tokens that a training step tells apart: those of the answers, and others drawn by chance.
+
+    The head of a small model costs as much as half its layers, nearly all of it
+    for tokens of other scripts and of program code that no answer could hold.
+    """
+
+    OTHERS = 8192
+
+    def __init__(self, model: Generator, trees: list[Tree], seed: int) -> None:
+        size = len(model.words)
+        told = {token for tree in trees for _, token in tree.wanted}
+        told |= set(random.Random(seed).sample(range(size), min(self.OTHERS, size)))
+        kept = torch.tensor(sorted(told), device=model.words.device)
+        self.words = model.words[kept]
+        self.place = torch.full((size,), -1, device=kept.device)
+        self.place[kept] = torch.arange(len(kept), device=kept.device)
+
+    def loss(self, states: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(F.linear(states, self.words), self.place[tokens], reduction="sum")
+
+
+def loss_of(
+    model: Generator, trees: list[Tree], device: torch.device, vocabulary: Vocabulary | None = None
+) -> tuple[torch.Tensor, int]:
+    """Summed loss over the answers' tokens, against the whole vocabulary if none is given, and how many they are."""
     ids, positions, mask, places, tokens = padded(trees, device)
     states = model.states(ids, positions, mask).flatten(0, 1)[places]
+    if vocabulary:
+        return vocabulary.loss(states, tokens), len(tokens)
     return F.cross_entropy(model.logits(states), tokens, reduction="sum"), len(tokens)
 
 
@@ -174,6 +200,7 @@ def main() -> None:
     if args.start:
         model.load_adapter(load_file(args.start))
     parameters = [p for p in model.parameters() if p.requires_grad]
+    vocabulary = Vocabulary(model, [tree for batch in plan for tree in batch], args.seed)
     optimiser = torch.optim.AdamW(parameters, lr=args.rate, weight_decay=0.0, betas=(0.9, 0.98))
     saved = args.work / "checkpoint.pt"
     done, spent = 0, 0.0
@@ -201,7 +228,7 @@ def main() -> None:
             break
         for group in optimiser.param_groups:
             group["lr"] = args.rate * min((step + 1) / warm, (1 - gone) * len(plan) / (len(plan) - warm))
-        loss, count = loss_of(model, plan[step], device)
+        loss, count = loss_of(model, plan[step], device, vocabulary)
         optimiser.zero_grad(set_to_none=True)
         (loss / count).backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)

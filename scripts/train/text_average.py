@@ -2,7 +2,7 @@
 
 Two stages of a training often err in different places; the mean of their
 weights does better than either. The low-rank factors lie side by side, so the
-rank is the sum of both.
+rank is the sum of both, unless `--rank` asks for the nearest of a lower one.
 """
 
 from __future__ import annotations
@@ -37,13 +37,31 @@ def mean(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> dict[st
     return out
 
 
+def of_rank(delta: dict[str, np.ndarray], rank: int) -> dict[str, np.ndarray]:
+    """The delta whose low-rank changes are the nearest of this rank."""
+    out = dict(delta)
+    for name in delta:
+        if name.endswith(".lora_a") and len(delta[name]) > rank:
+            other = name.removesuffix("a") + "b"
+            u, sizes, v = np.linalg.svd(delta[other].astype(np.float64) @ delta[name], full_matrices=False)
+            # Shared evenly, neither factor needs a wider range of 8-bit steps.
+            root = np.sqrt(sizes[:rank])
+            out[name] = (root[:, None] * v[:rank]).astype(np.float32)
+            out[other] = (u[:, :rank] * root).astype(np.float32)
+    return out
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("deltas", type=Path, nargs=2, help="text.safetensors of either stage")
     parser.add_argument("--out", type=Path, required=True, help="text.safetensors to write, for text_calibrate.py")
+    parser.add_argument("--rank", type=int, help="highest rank of the result (the sum of both)")
     args = parser.parse_args()
     first, second = (low_rank.unpacked(load_file(path)) for path in args.deltas)
-    text_data.write(args.out, lambda path: save_file(mean(first, second), str(path)))
+    found = mean(first, second)
+    if args.rank:
+        found = of_rank(found, args.rank)
+    text_data.write(args.out, lambda path: save_file(found, str(path)))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from statistics import NormalDist
 
 import numpy as np
 import onnxruntime
@@ -35,17 +34,17 @@ from text_data import CATEGORIES, EXPRESSIBILITY, Row  # noqa: E402
 # One bad sentence is thinned out in a wide window; narrower ones also raise alarms.
 WINDOW, STRIDE = 128, 96
 EXACT = {"attention": 16, "inner": 16, "gelu": 32}
-# Highest share of authored look-alikes that a category may flag at 0.5.
-LOOK_ALIKE_LIMIT = 0.03
-# The same for those of the category's own file alone.
-OWN_LOOK_ALIKE_LIMIT = 0.05
-# A quantile is read off the values only where this many lie beyond it.
-TAIL_COUNT = 3
+# Points of F1 that one point of our look-alikes flagged may cost: they are harder than what users write, and a
+# false alarm costs trust.
+LOOK_ALIKE_PRICE = 5.0
+# What a public pair says of sentiment, against one of ours.
+OTHERS_SENTIMENT = 0.3
 SPECIAL_WANTED, LOST_STATEMENTS_LIMIT = 0.97, 0.03
 # Sources whose defamation labels are insults, or made from templates.
 STAND_INS = ("civil-spans", "jigsaw-sample", "diasafety", "convabuse", "synthetic-defamation")
+UNREAD_BY_ENGLISH = ("cold-zh", "authored/east_asian", "authored/languages_more", "authored/edges_languages")
 # Languages of which an English vocabulary knows letters and hardly a word (of the Western ones it knows more).
-UNREADABLE = {"minilm": ("cold-zh", "authored/east_asian", "authored/languages_more"), "mpnet": ("cold-zh", "authored/east_asian", "authored/languages_more"), "multilingual-e5": ()}
+UNREADABLE = {"minilm": UNREAD_BY_ENGLISH, "mpnet": UNREAD_BY_ENGLISH, "multilingual-e5": ()}
 MAIN_SOURCES = {
     "sexual": ["automod-nsfw", "profanity-list", "ailuminate"],
     "hate": ["davidson", "stormfront", "hatexplain", "hatemoji-build", "civil-spans", "diasafety", "cold-zh", "ailuminate"],
@@ -87,15 +86,12 @@ class Classifier:
             ids[i, : len(row)] = row
         return self.session.run(outputs, {"input_ids": ids, "lengths": np.array([len(r) for r in rows], np.int32)})
 
-    def sentiment(self, texts: list[str]) -> np.ndarray:
-        """The sentiment logit of each text's first window, as it was written."""
+    def first(self, texts: list[str], output: str) -> np.ndarray:
+        """`[texts, n]`: that output for each text's first window, as it was written."""
         rows = [self._cut(self.tokenizer.encode(text, add_special_tokens=False).ids)[0] for text in texts]
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-        out = np.zeros(len(rows))
-        for start in range(0, len(order), 32):
-            at = order[start : start + 32]
-            out[at] = self.run([rows[i] for i in at], ["sentiment"])[0][:, 0]
-        return out
+        parts = [self.run([rows[i] for i in order[start : start + 32]], [output])[0] for start in range(0, len(order), 32)]
+        return np.concatenate(parts)[np.argsort(order)]
 
     def scores(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Harm logits, the highest of a text's windows, and expressibility of the first."""
@@ -184,22 +180,8 @@ def slopes(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, point: f
     return out[0], out[1]
 
 
-def tail(values: np.ndarray, share: float) -> float:
-    """Where the highest `share` of the population behind a few values begins.
-
-    A few dozen say little of their own tail, and their highest value is chance:
-    a normal distribution of the same spread says where more of them would lie.
-    """
-    if not len(values):
-        return -np.inf
-    normal = NormalDist(values.mean(), values.std() + 1e-9).inv_cdf(1 - share)
-    if len(values) * share < TAIL_COUNT:
-        return normal
-    return max(float(np.quantile(values, 1 - share, method="higher")), normal)
-
-
-def operating_point(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray, floor: float) -> float:
-    """The F1-best logit above `floor`."""
+def operating_point(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray, alike: np.ndarray) -> float:
+    """The logit of the best F1, less the price of the share of `alike`, scores of look-alikes, that lies above it."""
     order = np.argsort(-scores, kind="stable")
     sorted_scores = scores[order]
     true = np.cumsum((weights * labels)[order])
@@ -208,11 +190,10 @@ def operating_point(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray,
     # Neighbouring thresholds differ by chance on a thin slice: average them.
     width = max(1, len(f1) // 200)
     smooth = np.convolve(f1, np.ones(width) / width, mode="same")
-    allowed = sorted_scores > floor
-    allowed[0] = True
-    best = int(np.argmax(np.where(allowed, smooth, -1)))
+    flagged = 1 - np.searchsorted(np.sort(alike), sorted_scores) / max(len(alike), 1)
+    best = int(np.argmax(smooth - LOOK_ALIKE_PRICE * flagged))
     following = sorted_scores[best + 1] if best + 1 < len(scores) else sorted_scores[best] - 1
-    return float(max((sorted_scores[best] + following) / 2, floor + 1e-4))
+    return float((sorted_scores[best] + following) / 2)
 
 
 def even_weights(rows: list[Row], c: int) -> np.ndarray:
@@ -232,10 +213,10 @@ def written_for(row: Row, c: int) -> bool:
     return row.source.removeprefix("authored/") in text_data.WRITTEN_FOR[CATEGORIES[c]]
 
 
-def is_look_alike(row: Row, c: int) -> bool:
-    """A benign text written to be mistaken for harm of category c."""
-    general = row.source.removeprefix("authored/") in text_data.LOOK_ALIKES_OF_ALL
-    return (general or written_for(row, c)) and not row.positive()
+def is_look_alike(row: Row) -> bool:
+    """A harmless text that stands beside harm, written to be mistaken for it."""
+    files = (*text_data.HARM_FILES, *text_data.JUDGED_FILES, text_data.CALIBRATION_FILE)
+    return row.source.removeprefix("authored/") in files and not row.positive()
 
 
 def calibrate(rows: list[Row], logits: np.ndarray, unread: tuple[str, ...]) -> list[dict[str, float]]:
@@ -244,12 +225,8 @@ def calibrate(rows: list[Row], logits: np.ndarray, unread: tuple[str, ...]) -> l
     for c in range(5):
         at = pick(rows, c, lambda row: row.source not in unread)
         labels = np.array([rows[i].targets[c] for i in at])
-        alike = pick(rows, c, lambda row, c=c: is_look_alike(row, c))
-        # The category's own look-alikes are the hardest: they may not hide
-        # among the others.
-        own = np.array([i for i in alike if written_for(rows[i], c)], dtype=int)
-        floor = max(tail(logits[alike, c], LOOK_ALIKE_LIMIT), tail(logits[own, c], OWN_LOOK_ALIKE_LIMIT))
-        point = operating_point(logits[at, c], labels, even_weights([rows[i] for i in at], c), floor)
+        alike = logits[pick(rows, c, lambda row: is_look_alike(row) and row.source not in unread), c]
+        point = operating_point(logits[at, c], labels, even_weights([rows[i] for i in at], c), alike)
         # Probabilities are of the sources as they come.
         below, above = slopes(logits[at, c], labels, np.array([rows[i].weights[c] for i in at]), point)
         out.append({"point": round(point, 4), "below": round(below, 4), "above": round(above, 4)})
@@ -261,15 +238,33 @@ def softmax(x: np.ndarray) -> np.ndarray:
     return e / e.sum(axis=1, keepdims=True)
 
 
-def middle(scores: np.ndarray, labels: np.ndarray) -> float:
-    """The score that tells the two labels apart with the fewest errors, each label counting the same."""
-    order = np.argsort(scores, kind="stable")
-    ones = labels[order] / labels.sum()
-    zeros = (1 - labels[order]) / (1 - labels).sum()
-    # Errors of a cut behind each place: ones below it, zeros above it.
-    errors = np.cumsum(ones) + 1 - np.cumsum(zeros)
-    best = int(np.argmin(errors[:-1]))
-    return float(scores[order[best : best + 2]].mean())
+def logistic(x: np.ndarray, labels: np.ndarray, weights: np.ndarray, strength: float) -> tuple[np.ndarray, float]:
+    """Weights and bias of the logistic regression of `labels` on x [rows, n], held back by `strength`."""
+    mean, spread = x.mean(axis=0), x.std(axis=0) + 1e-6
+    z = np.c_[(x - mean) / spread, np.ones(len(x))]
+    held = np.r_[np.full(x.shape[1], strength), 1e-6]
+    at = np.zeros(z.shape[1])
+    for _ in range(20):
+        p = sigmoid(z @ at)
+        slope = z.T @ (weights * (p - labels)) + held * at
+        curve = (z * (weights * p * (1 - p))[:, None]).T @ z + np.diag(held)
+        step = np.linalg.solve(curve, slope)
+        at = at - step
+        if np.abs(step).max() < 1e-6:
+            break
+    weight = at[:-1] / spread
+    return weight, float(at[-1] - weight @ mean)
+
+
+def sentiment_head(model: Classifier, rows: list[Row], judged: list[Row]) -> dict[str, np.ndarray]:
+    """The sentiment head that tells `rows` best, held back as far as `judged` asks for."""
+    x, y = (model.first([r.text for r in side], "embedding").astype(np.float64) for side in (rows, judged))
+    labels, wanted = (np.array([float(r.sentiment) for r in side]) for side in (rows, judged))
+    weights = np.array([1.0 if r.source.startswith("authored/") else OTHERS_SENTIMENT for r in rows])
+    tried = [logistic(x, labels, weights, strength) for strength in np.geomspace(1, 1000, 10)]
+    losses = [float(np.mean(np.logaddexp(0, np.where(wanted > 0.5, -1, 1) * (y @ w + b)))) for w, b in tried]
+    weight, bias = tried[int(np.argmin(losses))]
+    return {"sentiment.weight": weight[None].astype(np.float32), "sentiment.bias": np.array([bias], np.float32)}
 
 
 def special_threshold(rows: list[Row], logits: np.ndarray) -> float:
@@ -345,7 +340,7 @@ def tables(rows: list[Row], scores: np.ndarray, unread: tuple[str, ...]) -> Iter
     yield "### By source (authored, and the main others)\n"
     yield HEADER.format("category, source")
     for c, category in enumerate(CATEGORIES):
-        names = [f"authored/{name}" for name in (*text_data.WRITTEN_FOR[category], "prompts", "chatbot", "passages", "stories", "alarms", "emoji", "subtle", "european", "languages_more", "east_asian")]
+        names = [f"authored/{name}" for name in (*text_data.WRITTEN_FOR[category], "prompts", "chatbot", "passages", "stories", "alarms", "emoji", "subtle", "european", "languages_more", "edges_languages", "east_asian")]
         for source in names + MAIN_SOURCES[category]:
             labels, found = judged(inside, p, c, lambda r, s=source: r.source == s)
             if len(labels) >= 20:
@@ -368,8 +363,8 @@ def tables(rows: list[Row], scores: np.ndarray, unread: tuple[str, ...]) -> Iter
     for c, category in enumerate(CATEGORIES):
         cells = []
         for keep in (
-            lambda r, c=c: is_look_alike(r, c) and written_for(r, c),
-            lambda r: r.source.removeprefix("authored/") in text_data.LOOK_ALIKES_OF_ALL and not r.positive(),
+            lambda r, c=c: written_for(r, c) and not r.positive(),
+            is_look_alike,
             lambda r: r.source.removeprefix("authored/") in text_data.STATEMENT_FILES,
             lambda r: r.source == "pheme",
         ):
@@ -381,7 +376,7 @@ def tables(rows: list[Row], scores: np.ndarray, unread: tuple[str, ...]) -> Iter
     for name, keep in (
         ("any category, benign_lookalikes", lambda r: r.source == "authored/benign_lookalikes"),
         ("any category, harmless prompts, news and rants", lambda r: r.source == "authored/prompts" and not r.positive()),
-        ("any category, all English authored look-alikes", lambda r: r.source.removeprefix("authored/") in (*text_data.HARM_FILES, *text_data.JUDGED_FILES) and r.lang == "en" and not r.positive()),
+        ("any category, all English authored look-alikes", lambda r: is_look_alike(r) and r.lang == "en"),
         ("any category, benign in other languages", lambda r: r.lang != "en" and not r.positive()),
     ):
         at = [i for i, r in enumerate(inside) if keep(r)]
@@ -454,19 +449,22 @@ def special_lines(rows: list[Row], logits: np.ndarray, threshold: float) -> Iter
     yield "| statement (other authored) | " + " | ".join(str(int((said[at] == j).sum())) for j in range(5)) + " |"
     at = [i for i, r in enumerate(rows) if r.source in ("goemotions", "ud-ewt", "clinc150", "banking77") and r.kind == 0]
     yield "| statement (other sources, 6 words and more) | " + " | ".join(str(int((said[at] == j).sum())) for j in range(5)) + " |"
-    found = [i for i, r in enumerate(rows) if r.source == "authored/special"]
-    near = [i for i, r in enumerate(rows) if r.source == "authored/near_miss"]
-    yield (
-        f"\nThreshold {threshold}: {special[found].mean():.1%} of {len(found)} special texts recognised, "
-        f"{special[near].mean():.1%} of {len(near)} near misses lost."
-    )
+    yield f"\nThreshold {threshold}."
+    for name, keep in (("English", lambda r: r.lang == "en"), ("other languages", lambda r: r.lang != "en")):
+        found = [i for i, r in enumerate(rows) if r.source == "authored/special" and keep(r)]
+        near = [i for i, r in enumerate(rows) if r.source == "authored/near_miss" and keep(r)]
+        if found and near:
+            yield (
+                f"\n{name}: {special[found].mean():.1%} of {len(found)} special texts recognised, "
+                f"{special[near].mean():.1%} of {len(near)} near misses lost."
+            )
 
 
 def sentiment_lines(model: Classifier, rows: list[Row]) -> Iterable[str]:
     """How often an expression is told for what it was written as."""
     yield "| source | positive taken for positive | negative taken for negative | ROC-AUC |\n| --- | --- | --- | --- |"
     known = [r for r in rows if r.sentiment >= 0]
-    said = model.sentiment([r.text for r in known])
+    said = model.first([r.text for r in known], encoder.SENTIMENT)[:, 0]
     groups = {f"{r.source}, {r.lang}" for r in known}
     for group in sorted(groups):
         at = [i for i, r in enumerate(known) if f"{r.source}, {r.lang}" == group]
@@ -487,23 +485,31 @@ def fitted(
     kind: encoder.Backbone,
     tokenizer: Tokenizer,
     rows: list[Row],
+    expressed: list[Row],
     unread: tuple[str, ...],
     threads: int,
 ) -> tuple[dict[str, np.ndarray], dict]:
-    """The delta with its ranges, and the settings of text.json, both from the calibration rows."""
+    """The delta with its ranges and sentiment head, and the settings of text.json.
+
+    Ranges, operating points and slopes come from `rows`, the calibration slice; the head from `expressed`, all texts
+    with a known sentiment.
+    """
     authored = [r.text for r in rows if r.source.startswith("authored/")]
     others = [r.text for r in rows if not r.source.startswith("authored/")][::40]
     delta = delta | activation_ranges(encoder.merge(base, delta), kind, tokenizer, authored + others, threads)
     model = Classifier(encoder.graph(encoder.merge(base, delta), kind), kind.special_ids, tokenizer, threads)
     print("ranges measured", flush=True)
     harm, special = model.scores([r.text for r in rows])
-    places, threshold = calibrate(rows, harm, unread), special_threshold(rows, special)
+    read = [i for i, row in enumerate(rows) if row.lang == "en" or not unread]
+    places, threshold = calibrate(rows, harm, unread), special_threshold([rows[i] for i in read], special[read])
     print("calibrated", places, threshold, flush=True)
     if "sentiment.bias" in delta:
-        read = [r for r in rows if r.source == "authored/expressions" and (r.lang == "en" or not unread)]
-        off = middle(model.sentiment([r.text for r in read]), np.array([r.sentiment for r in read]))
-        # The bias takes the operating point in: above 0 is positive.
-        delta["sentiment.bias"] = (delta["sentiment.bias"] - off).astype(np.float32)
+        read = [r for r in expressed if r.lang == "en" or not unread]
+        wide = Classifier(encoder.graph(encoder.merge(base, delta), kind, embedding=True), kind.special_ids, tokenizer, threads)
+        learned = [r for r in read if r.side() == "train"]
+        judged = [r for r in read if r.side() == "calibration" and r.source.startswith("authored/")]
+        delta |= sentiment_head(wide, learned, judged)
+        print(f"sentiment from {len(learned)} expressions", flush=True)
     return delta, {
         "categories": list(CATEGORIES),
         "calibration": places,
@@ -550,7 +556,8 @@ def main() -> None:
         delta = load_file(args.delta)
         settings = json.loads(args.delta.with_name("text.json").read_text(encoding="utf-8"))
     else:
-        delta, settings = fitted(base, delta, kind, tokenizer, slices["calibration"], unread, args.threads)
+        expressed = [row for row in rows if row.sentiment >= 0]
+        delta, settings = fitted(base, delta, kind, tokenizer, slices["calibration"], expressed, unread, args.threads)
         args.out.mkdir(parents=True, exist_ok=True)
         text_data.write(args.out / "text.safetensors", lambda p: save_file(delta, str(p)))
         text_data.write(args.out / "text.json", lambda p: p.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8"))

@@ -59,19 +59,23 @@ JUDGED_FILES = (
     "contrasts",
     "alarms",
     "stories",
+    "edges_hate",
+    "edges_intimate",
+    "edges_public",
+    "edges_languages",
     "east_asian",
     "european",
     "languages_more",
 )
-# Files whose harmless lines look like harm of any category.
-LOOK_ALIKES_OF_ALL = ("benign_lookalikes", "prompts", "chatbot", "passages", "emoji", "subtle", "alarms", "stories")
+# Written to set operating points by, and never trained on: judged for all five.
+CALIBRATION_FILE = "calibration"
 # Where harm of a category stands beside its look-alikes.
 WRITTEN_FOR = {
-    "sexual": ("sexual", "intimacy"),
-    "hate": ("hate", "contrasts"),
-    "self_harm": ("self_harm", "despair"),
-    "violence": ("violence", "threats"),
-    "defamation": ("defamation",),
+    "sexual": ("sexual", "intimacy", "edges_intimate"),
+    "hate": ("hate", "contrasts", "edges_hate"),
+    "self_harm": ("self_harm", "despair", "edges_intimate"),
+    "violence": ("violence", "threats", "edges_public"),
+    "defamation": ("defamation", "edges_public"),
 }
 STATEMENT_FILES = (
     "en_daily",
@@ -81,6 +85,8 @@ STATEMENT_FILES = (
     "near_miss",
     "multilingual",
 )
+# What has nothing to express, and its near misses.
+SPECIAL_FILES = ("special", "special_more")
 # Where a line says its text in a positive and in a negative light.
 EXPRESSED_FILES = (*STATEMENT_FILES, "pairs_daily", "pairs_work", "pairs_difficult", "pairs_east_asian", "pairs_european")
 # Share of the public pairs that is read for it.
@@ -128,6 +134,10 @@ MIXTURE: dict[str, tuple[float, float]] = {
     "authored/contrasts": (7.0, 0.50),
     "authored/alarms": (7.0, 0.42),
     "authored/stories": (4.5, 0.50),
+    "authored/edges_hate": (7.0, 0.50),
+    "authored/edges_intimate": (7.0, 0.50),
+    "authored/edges_public": (7.0, 0.50),
+    "authored/edges_languages": (1.0, 0.50),
     "authored/east_asian": (1.5, 0.50),
     "authored/european": (2.5, 0.48),
     "authored/languages_more": (2.0, 0.46),
@@ -174,6 +184,7 @@ EMPHASIS: dict[str, dict[str, float]] = {
     "even": {},
     # For a vocabulary that knows other languages.
     "multilingual": {
+        "authored/edges_languages": 12.0,
         "authored/east_asian": 8.0,
         "authored/european": 5.0,
         "authored/languages_more": 6.0,
@@ -228,6 +239,8 @@ def split_of(text: str, source: str) -> str:
     """Side a text falls on: `train`, `calibration`, `validation` or `held_out`."""
     if source in HELD_OUT_SOURCES:
         return "held_out"
+    if source == f"authored/{CALIBRATION_FILE}":
+        return "calibration"
     # Special texts may be nothing but signs: fall back on the raw text there.
     plain = re.sub(r"\W+", " ", text.casefold()).strip() or text.strip()
     digest = hashlib.sha256(f"{SPLIT_KEY}\0{plain}".encode()).digest()
@@ -322,22 +335,24 @@ def load(data: Path, authored: Path = AUTHORED) -> list[Row]:
             rows.append(
                 Row(item["text"], f"authored/{name}", targets, weights, kind, item["lang"])
             )
-    for name in JUDGED_FILES:
+    for name in (*JUDGED_FILES, CALIBRATION_FILE):
         for item in _lines(authored / f"{name}.jsonl"):
             targets = tuple(float(item["labels"][c]) for c in CATEGORIES)
             kind = 0 if len(item["text"].split()) >= 5 else -1
             rows.append(Row(item["text"], f"authored/{name}", targets, (1.0,) * 5, kind, item["lang"]))
     zeros = (0.0,) * 5
-    for name in STATEMENT_FILES + ("special",):
+    for name in STATEMENT_FILES + SPECIAL_FILES:
         for item in _lines(authored / f"{name}.jsonl"):
             weights = tuple(
                 0.0 if c == "self_harm" and name in SELF_HARM_UNREAD else 0.5
                 for c in CATEGORIES
             )
             kind = EXPRESSIBILITY.index(item["kind"])
-            rows.append(
-                Row(item["text"], f"authored/{name}", zeros, weights, kind, item["lang"])
-            )
+            if name in SPECIAL_FILES:
+                source = "authored/special" if kind else "authored/near_miss"
+            else:
+                source = f"authored/{name}"
+            rows.append(Row(item["text"], source, zeros, weights, kind, item["lang"]))
     return rows + sentiments(data, authored)
 
 

@@ -102,6 +102,35 @@ pub mod care {
     }
 }
 
+/// What harmful input is answered where nothing may be generated, or nothing was that may be given out: it names what
+/// was said without saying it again. A small model would rather carry the harm on.
+pub mod sober {
+    use super::Prism;
+    use crate::domain::{Category, Scores};
+
+    /// The score of any category but self-harm from which nothing is generated. Above the operating point of
+    /// moderation: a text that is flagged by mistake is better expressed than called harsh.
+    pub const THRESHOLD: f64 = 0.8;
+
+    /// Whether a text with these scores is answered soberly instead of being expressed.
+    pub fn is_due(scores: Scores) -> bool {
+        Category::ALL.into_iter().any(|category| category != Category::SelfHarm && scores.get(category) >= THRESHOLD)
+    }
+
+    /// The reply.
+    pub const REPLY: &str = "That is a strong feeling, and a moment's pause can help you find words for it that you \
+                             will still stand by tomorrow.";
+    /// The positive expression.
+    pub const POSITIVE: &str = "There is a strong feeling in these words, and it can also be said with respect.";
+    /// The negative expression.
+    pub const NEGATIVE: &str = "These words are harsh and could hurt the people they speak of.";
+
+    /// Both expressions.
+    pub fn prism() -> Prism {
+        Prism::Expressed { positive: POSITIVE.into(), negative: NEGATIVE.into() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

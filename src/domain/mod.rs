@@ -6,6 +6,7 @@
 pub mod expression;
 pub mod image;
 pub mod input;
+pub mod likeness;
 pub mod model_id;
 pub mod moderation;
 pub mod operation;
@@ -14,7 +15,7 @@ pub mod text;
 pub mod usage;
 
 pub use self::image::{ImageBytes, ImageFieldError};
-pub use expression::{Expressibility, Polarity, Prism, care};
+pub use expression::{Expressibility, Polarity, Prism, care, sober};
 pub use input::{Grouping, InputError, ModerationInput, Part};
 pub use model_id::{ModelId, UnknownModel};
 pub use moderation::{Category, Finding, Judged, Modality, Scores, Threshold, ThresholdOutOfRange, Verdict};

@@ -25,10 +25,12 @@ pub struct TextOutput {
     pub harm: [f32; 5],
     /// Probabilities in the order of `Expressibility::ALL`, summing to 1.
     pub expressibility: [f32; 5],
+    /// Probability that the text is said in a positive light, where the model has a head for it.
+    pub positive: Option<f32>,
 }
 
 /// A session of the classifier graph: `input_ids` int64 `[batch, tokens]`, `lengths` int32 `[batch]` →
-/// `harm` and `expressibility` float32 logits `[batch, 5]`.
+/// `harm` and `expressibility` float32 logits `[batch, 5]`, and `sentiment` `[batch, 1]` where the model has that head.
 pub struct TextClassifier {
     session: Session,
     spec: TextClassifierSpec,
@@ -48,14 +50,18 @@ impl TextClassifier {
         Ok(Self { session: runtime.open(&bundle.graph())?, spec })
     }
 
-    fn read(&self, harm: &[f32], expressibility: &[f32]) -> Option<TextOutput> {
+    fn read(&self, harm: &[f32], expressibility: &[f32], sentiment: Option<f32>) -> Option<TextOutput> {
         let harm: [f32; 5] = harm.try_into().ok()?;
         let mut calibrated = [0.0; 5];
         for ((out, logit), place) in calibrated.iter_mut().zip(harm).zip(&self.spec.calibration) {
             let off = logit - place.point;
             *out = sigmoid(off * if off < 0.0 { place.below } else { place.above });
         }
-        Some(TextOutput { harm: calibrated, expressibility: softmax(expressibility.try_into().ok()?) })
+        Some(TextOutput {
+            harm: calibrated,
+            expressibility: softmax(expressibility.try_into().ok()?),
+            positive: sentiment.map(sigmoid),
+        })
     }
 }
 
@@ -87,11 +93,16 @@ impl Forward for TextClassifier {
         let (_, expressibility) = head("expressibility")?.try_extract_tensor::<f32>()?;
         let harm = finite(harm)?.to_vec();
         let expressibility = finite(expressibility)?.to_vec();
+        let sentiment = match outputs.get("sentiment") {
+            Some(output) => finite(output.try_extract_tensor::<f32>()?.1)?.to_vec(),
+            None => Vec::new(),
+        };
         drop(outputs);
         let answers: Option<Vec<TextOutput>> = harm
             .chunks(5)
             .zip(expressibility.chunks(5))
-            .map(|(harm, expressibility)| self.read(harm, expressibility))
+            .enumerate()
+            .map(|(row, (harm, expressibility))| self.read(harm, expressibility, sentiment.get(row).copied()))
             .collect();
         match answers {
             Some(answers) if answers.len() == rows => Ok(answers),

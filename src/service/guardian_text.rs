@@ -37,6 +37,8 @@ pub struct TextGuardian {
 pub(super) struct Judgement {
     pub(super) scores: Scores,
     pub(super) expressibility: Expressibility,
+    /// Probability that the text is said in a positive light, by its first window; none where no model tells.
+    pub(super) positive: Option<f32>,
 }
 
 impl TextGuardian {
@@ -126,7 +128,11 @@ impl TextGuardian {
             .map(|window| window.expressibility)
             .max_by(|a, b| a[0].total_cmp(&b[0]))
             .unwrap_or([1.0, 0.0, 0.0, 0.0, 0.0]);
-        Judgement { scores, expressibility: Expressibility::decide(plainest, self.special_threshold) }
+        Judgement {
+            scores,
+            expressibility: Expressibility::decide(plainest, self.special_threshold),
+            positive: windows.first().and_then(|window| window.positive),
+        }
     }
 }
 

@@ -4,25 +4,64 @@ use std::{sync::Arc, time::Instant};
 
 use super::{
     ServiceError, TextGuardian, Writer,
+    guardian_text::Judgement,
     writer::{Attempt, Task},
 };
 use crate::{
-    domain::{Expressibility, Polarity, Prism, Threshold, ValidText, care},
+    domain::{Expressibility, Polarity, Prism, Threshold, ValidText, care, likeness, sober},
     telemetry::Metrics,
 };
 
-/// Sampled candidates of the one regeneration, as rows of one batch.
-const CANDIDATES: u64 = 2;
+/// Sampled candidates of the one regeneration, as rows of one batch. They take as long as the answers are: a text
+/// longer than [`LONG_TEXT`] gets fewer.
+const CANDIDATES: u64 = 4;
+const CANDIDATES_OF_LONG_TEXT: u64 = 2;
+/// Characters.
+const LONG_TEXT: usize = 160;
 
-/// How good a candidate is; ordered from worst to best.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Quality {
-    /// Empty, or flagged by our own moderation: never given out.
-    Unfit,
-    /// Harmless, but it repeats the input.
-    Copy,
-    /// Passed every check.
-    Good,
+/// What the checks say of a candidate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Quality {
+    /// Neither empty nor flagged by our own moderation; what is not fit is never given out.
+    fit: bool,
+    /// It says the input over again.
+    repeats: bool,
+    /// Share of the input's names and numbers that it keeps, from 0 to 1. Replies need none.
+    facts: f64,
+    /// Probability that it is said in the light that was asked for; 1 where none was, or no model tells.
+    light: f64,
+}
+
+impl Quality {
+    /// From 0, unfit, to 7: a copy is worse than the wrong light, and that worse than a lost fact.
+    fn score(self) -> f64 {
+        if !self.fit {
+            return 0.0;
+        }
+        1.0 + if self.repeats { 0.0 } else { 2.5 } + 2.0 * self.light + 1.5 * self.facts
+    }
+
+    /// The check that it failed first, as metrics name it; none where it passed all.
+    fn failure(self, turned: bool) -> Option<&'static str> {
+        if !self.fit {
+            Some("unfit")
+        } else if self.repeats {
+            Some("copy")
+        } else if !turned {
+            Some("polarity")
+        } else if self.facts < 1.0 {
+            Some("facts")
+        } else {
+            None
+        }
+    }
+}
+
+/// Whether the answers differ in light as they should: of a pair, the positive one more positive than the negative.
+///
+/// A model that errs in one text of five on its own errs in one pair of fourteen.
+fn turned(answers: &[(Quality, String)]) -> bool {
+    answers.iter().map(|(quality, _)| quality.light - 0.5).sum::<f64>() > 0.0
 }
 
 pub(super) async fn express(
@@ -36,11 +75,20 @@ pub(super) async fn express(
     if care::is_due(judgement.scores) {
         return Ok(care::prism());
     }
+    if sober::is_due(judgement.scores) {
+        return Ok(sober::prism());
+    }
     if judgement.expressibility != Expressibility::Statement {
         return Ok(Prism::Inexpressible);
     }
     let tasks = [Task::Express(Polarity::Positive), Task::Express(Polarity::Negative)];
-    match <[String; 2]>::try_from(checked(writer, guardian, metrics, &text, &tasks, deadline).await?) {
+    let answers = match checked(writer, guardian, metrics, &text, &tasks, deadline).await {
+        Err(ServiceError::GenerationRejected) if Threshold::default().judge(judgement.scores).flagged() => {
+            return Ok(sober::prism());
+        }
+        answers => answers?,
+    };
+    match <[String; 2]>::try_from(answers) {
         Ok([positive, negative]) => Ok(Prism::Expressed { positive, negative }),
         Err(_) => Err(ServiceError::Internal),
     }
@@ -60,36 +108,32 @@ pub(super) async fn checked(
 ) -> Result<Vec<String>, ServiceError> {
     let first: Vec<(Task, Attempt)> = tasks.iter().map(|&task| (task, 0)).collect();
     let mut best = assessed(writer, guardian, text, &first, deadline).await?;
-    let again: Vec<usize> =
-        best.iter().enumerate().filter(|(_, (quality, _))| *quality != Quality::Good).map(|(place, _)| place).collect();
+    let turned = turned(&best);
+    let again: Vec<(usize, &'static str)> =
+        best.iter().enumerate().filter_map(|(place, (quality, _))| Some((place, quality.failure(turned)?))).collect();
     if !again.is_empty() {
+        let long = text.as_str().chars().count() > LONG_TEXT;
+        let candidates = if long { CANDIDATES_OF_LONG_TEXT } else { CANDIDATES };
         let retries: Vec<(usize, (Task, Attempt))> = again
             .iter()
-            .filter_map(|&place| tasks.get(place).map(|&task| (place, task)))
-            .flat_map(|(place, task)| (1..=CANDIDATES).map(move |attempt| (place, (task, attempt))))
+            .filter_map(|&(place, _)| tasks.get(place).map(|&task| (place, task)))
+            .flat_map(|(place, task)| (1..=candidates).map(move |attempt| (place, (task, attempt))))
             .collect();
-        for &place in &again {
-            if let Some((quality, _)) = best.get(place) {
-                let reason = if *quality == Quality::Copy { "copy" } else { "unfit" };
-                metrics.regenerated.with_label_values(&[reason]).inc();
-            }
+        for (_, reason) in &again {
+            metrics.regenerated.with_label_values(&[*reason]).inc();
         }
         let attempts: Vec<_> = retries.iter().map(|&(_, attempt)| attempt).collect();
         let candidates = assessed(writer, guardian, text, &attempts, deadline).await?;
         for ((place, _), candidate) in retries.into_iter().zip(candidates) {
             if let Some(current) = best.get_mut(place)
-                && candidate.0 > current.0
+                && candidate.0.score() > current.0.score()
             {
                 *current = candidate;
             }
         }
     }
     best.into_iter()
-        .map(
-            |(quality, answer)| {
-                if quality == Quality::Unfit { Err(ServiceError::GenerationRejected) } else { Ok(answer) }
-            },
-        )
+        .map(|(quality, answer)| if quality.fit { Ok(answer) } else { Err(ServiceError::GenerationRejected) })
         .collect()
 }
 
@@ -102,25 +146,28 @@ async fn assessed(
 ) -> Result<Vec<(Quality, String)>, ServiceError> {
     let answers = writer.write(text, attempts, deadline).await?;
     let judgements = guardian.judge_all(answers.clone(), deadline).await?;
-    let input = words(text.as_str());
-    Ok(answers
-        .into_iter()
+    Ok(attempts
+        .iter()
+        .zip(answers)
         .zip(judgements)
-        .map(|(answer, judgement)| {
-            let said = words(&answer);
-            let quality = if said.is_empty() || Threshold::default().judge(judgement.scores).flagged() {
-                Quality::Unfit
-            } else if said == input {
-                Quality::Copy
-            } else {
-                Quality::Good
-            };
-            (quality, answer)
-        })
+        .map(|((&(task, _), answer), judgement)| (assess(text.as_str(), task, &answer, judgement), answer))
         .collect())
 }
 
-/// What is said, without case, spacing and punctuation.
-fn words(text: &str) -> String {
-    text.chars().filter(|character| character.is_alphanumeric()).flat_map(char::to_lowercase).collect()
+fn assess(text: &str, task: Task, answer: &str, judgement: Judgement) -> Quality {
+    let said = answer.chars().any(char::is_alphanumeric);
+    let positive = judgement.positive.map(f64::from);
+    let (light, facts) = match task {
+        Task::Express(Polarity::Positive) => (positive, likeness::facts_kept(text, answer)),
+        Task::Express(Polarity::Negative) => {
+            (positive.map(|positive| 1.0 - positive), likeness::facts_kept(text, answer))
+        }
+        Task::Reply => (None, 1.0),
+    };
+    Quality {
+        fit: said && !Threshold::default().judge(judgement.scores).flagged(),
+        repeats: likeness::repeats(text, answer),
+        facts,
+        light: light.unwrap_or(1.0),
+    }
 }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use super::{ServiceError, TextGuardian, Writer, prism::checked, writer::Task};
 use crate::{
-    domain::{ValidText, care},
+    domain::{Threshold, ValidText, care, sober},
     telemetry::Metrics,
 };
 
@@ -19,6 +19,13 @@ pub(super) async fn reply(
     if care::is_due(judgement.scores) {
         return Ok(care::REPLY.into());
     }
-    let mut replies = checked(writer, guardian, metrics, &text, &[Task::Reply], deadline).await?;
-    replies.pop().ok_or(ServiceError::Internal)
+    if sober::is_due(judgement.scores) {
+        return Ok(sober::REPLY.into());
+    }
+    match checked(writer, guardian, metrics, &text, &[Task::Reply], deadline).await {
+        Err(ServiceError::GenerationRejected) if Threshold::default().judge(judgement.scores).flagged() => {
+            Ok(sober::REPLY.into())
+        }
+        replies => replies?.pop().ok_or(ServiceError::Internal),
+    }
 }

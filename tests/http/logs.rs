@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, Once},
     time::Duration,
 };
 
@@ -37,6 +37,10 @@ impl MakeWriter<'_> for Lines {
 impl Lines {
     /// Collects what this thread logs at every level, as the server would write it.
     fn collect(level: &str) -> (Self, tracing::subscriber::DefaultGuard) {
+        // Whether a place in the code logs at all is remembered for all threads: one that is first reached while no
+        // subscriber of any thread listens would stay silent in this one.
+        static LISTENING: Once = Once::new();
+        LISTENING.call_once(|| tracing::subscriber::set_global_default(tracing_subscriber::registry()).unwrap());
         let lines = Self::default();
         let subscriber = tracing_subscriber::fmt().json().with_env_filter(level).with_writer(lines.clone()).finish();
         (lines, tracing::subscriber::set_default(subscriber))

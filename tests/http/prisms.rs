@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::{PRISMS, Server};
+use crate::support::{PRISMS, SUNSHINES, Server};
 
 #[tokio::test]
 async fn a_statement_is_said_two_ways() {
@@ -47,6 +47,40 @@ async fn the_same_request_gives_the_same_answer() {
     for _ in 0..3 {
         assert_eq!(server.post(PRISMS, &body).await.text(), first.text());
     }
+}
+
+#[tokio::test]
+async fn an_expression_in_the_wrong_light_or_without_its_facts_is_made_again() {
+    let server = Server::new();
+    let answer = server.post(PRISMS, &json!({"text": "scribe:dull"})).await;
+    answer.assert_ok();
+    assert_eq!(answer.json()["positive"], "The bright side of 11 characters.");
+    assert_eq!(answer.json()["negative"], "The dark side of 11 characters.");
+    assert_eq!(server.metrics.regenerated.with_label_values(&["polarity"]).get(), 2);
+
+    let answer = server.post(PRISMS, &json!({"text": "scribe:vague 4711"})).await;
+    answer.assert_ok();
+    assert_eq!(answer.json()["positive"], "The bright side of 17 4711.");
+    assert_eq!(answer.json()["negative"], "The dark side of 17 4711.");
+    assert_eq!(server.metrics.regenerated.with_label_values(&["facts"]).get(), 2);
+}
+
+#[tokio::test]
+async fn harmful_input_is_answered_soberly() {
+    let server = Server::new();
+    // Surely harmful: nothing is generated. Likely harmful: nothing good could be made of it.
+    for text in ["hate=0.8 scribe:panic", "violence=0.6 scribe:harm"] {
+        let body = json!({"text": text});
+        let answer = server.post(PRISMS, &body).await;
+        answer.assert_ok();
+        assert!(answer.json()["positive"].as_str().unwrap().contains("with respect"));
+        assert!(answer.json()["negative"].as_str().unwrap().contains("could hurt"));
+        let answer = server.post(SUNSHINES, &body).await;
+        answer.assert_ok();
+        assert!(answer.json()["text"].as_str().unwrap().contains("stand by tomorrow"));
+    }
+    let answer = server.post(PRISMS, &json!({"text": "hate=0.6 It rains."})).await;
+    assert_eq!(answer.json()["positive"], "The bright side of 18 characters.");
 }
 
 #[tokio::test]

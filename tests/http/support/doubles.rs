@@ -2,6 +2,7 @@
 //!
 //! The classifier reads scores such as `hate=0.5` from the text and obeys `reader:slow`, `reader:fail` and
 //! `reader:panic`. The generator obeys `scribe:empty`, `scribe:harm`, `scribe:torn` (harm by a hair, else a good answer),
+//! `scribe:dull` (the dark side of everything by a hair), `scribe:vague` (forgets the number 4711 by a hair),
 //! `scribe:echo`, `scribe:long` and `scribe:panic`. The image classifier's score is the mean brightness.
 //!
 //! The text reader takes bright colours for text, a line with yellow in it for one that is upside down, and the first
@@ -55,7 +56,15 @@ fn read(text: &str) -> Result<TextOutput, RuntimeError> {
     };
     let mut expressibility = [0.0; 5];
     expressibility[class] = 1.0;
-    Ok(TextOutput { harm: ["sexual", "hate", "self_harm", "violence", "defamation"].map(score), expressibility })
+    let positive = if text.contains("bright") {
+        Some(0.9)
+    } else if text.contains("dark") {
+        Some(0.1)
+    } else {
+        None
+    };
+    let harm = ["sexual", "hate", "self_harm", "violence", "defamation"].map(score);
+    Ok(TextOutput { harm, expressibility, positive })
 }
 
 fn text_of(tokens: &[u32]) -> String {
@@ -192,7 +201,16 @@ impl Scribe {
 
 /// What may be said, the likeliest first.
 fn answers(task: u32, text: &str) -> Vec<String> {
-    if text.contains("scribe:torn") { vec!["hate=0.9".into(), answer(task, text)] } else { vec![answer(task, text)] }
+    let good = answer(task, text);
+    if text.contains("scribe:torn") {
+        vec!["hate=0.9".into(), good]
+    } else if text.contains("scribe:dull") {
+        vec![answer(NEGATIVE, text), good]
+    } else if text.contains("scribe:vague") {
+        vec![good.clone(), good.replace("characters", "4711")]
+    } else {
+        vec![good]
+    }
 }
 
 fn answer(task: u32, text: &str) -> String {
