@@ -15,7 +15,7 @@ pub fn join<'a>(lines: impl IntoIterator<Item = &'a str>) -> String {
     for line in lines.into_iter().map(str::trim).filter(|line| !line.is_empty()) {
         if is_broken(&text, line) {
             text.pop();
-        } else if !text.is_empty() && !(text.ends_with(is_spaceless) && line.starts_with(is_spaceless)) {
+        } else if !(text.is_empty() || text.ends_with(is_spaceless) && line.starts_with(is_spaceless)) {
             text.push(' ');
         }
         text.push_str(line);
@@ -86,7 +86,8 @@ mod tests {
 
     #[test]
     fn windows_overlap_cover_everything_and_end_behind_spaces() {
-        let text: String = (0..400).map(|number| format!("w{number} ")).collect();
+        let words: Vec<String> = (0..400).map(|number| format!("w{number}")).collect();
+        let text = format!("{} ", words.join(" "));
         let found = windows(&text);
         assert!(found.len() > 3);
         let mut covered = 0;
