@@ -3,17 +3,21 @@
 //! `MODELS` limits them as it limits the set-up; without it every identifier with a catalogued model is expected.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, io::Cursor, path::Path, sync::Arc, time::Duration};
 
 use dichroic::{
     domain::{Category, Expressibility, ModelId},
+    engine::{BatchOptions, Batcher, Factory, batch::BatchPolicy},
     imaging::{self, Limits},
     registry::{Bundle, ComponentName, Registry},
     runtime::{
-        Decode, Decoder, Forward, ImageClassifier, Pixels, PromptTokenizer, Runtime, Step, TextClassifier, TextOutput,
-        WindowTokenizer,
+        Decode, Decoder, Forward, ImageClassifier, LineOrientation, LineRecogniser, Pixels, PromptTokenizer, Runtime,
+        RuntimeError, Step, TextClassifier, TextDetector, TextOutput, WindowTokenizer,
     },
+    service::{PageText, ReaderStages, TextReader},
+    telemetry::Metrics,
 };
+use image::{DynamicImage, ImageFormat};
 use serde::Deserialize;
 
 fn runtime() -> Runtime {
@@ -223,6 +227,90 @@ fn generators_answer_their_prompts_and_stop() {
             let text = tokenizer.decode(&answer).unwrap();
             assert!(answer.len() < 100, "{id} does not stop: {text}");
             assert!(text.split_whitespace().count() >= 3, "{id} answers {text:?}");
+        }
+    }
+}
+
+/// The bundle's text reader, put together as the server puts it together.
+fn text_reader(bundle: &Arc<Bundle>) -> TextReader {
+    fn stage<F: Forward>(
+        bundle: &Arc<Bundle>,
+        open: fn(&Runtime, &Bundle) -> Result<F, RuntimeError>,
+    ) -> Batcher<F::Input, F::Output> {
+        let bundle = Arc::clone(bundle);
+        let factory: Factory<F> = Arc::new(move || open(&runtime(), &bundle));
+        let policy = BatchPolicy { budget: 8_192, items: 32, wait: Duration::ZERO };
+        let metrics = Metrics::new().unwrap().model("golden", "ocr");
+        Batcher::start("golden", BatchOptions { capacity: 64, workers: 1, policy }, &factory, &metrics).unwrap()
+    }
+    let stages = ReaderStages {
+        detector: stage(bundle, TextDetector::open),
+        orientation: stage(bundle, LineOrientation::open),
+        recogniser: stage(bundle, LineRecogniser::open),
+    };
+    TextReader::new(stages, bundle.manifest().text_reader.unwrap(), bundle.digest().to_owned())
+}
+
+/// The words of a picture in reading order.
+async fn words(reader: &TextReader, picture: &DynamicImage) -> String {
+    let mut bytes = Cursor::new(Vec::new());
+    picture.write_to(&mut bytes, ImageFormat::Png).unwrap();
+    let pages = reader.read_file(bytes.into_inner(), Duration::from_mins(2)).await.unwrap();
+    let texts: Vec<String> = pages.iter().map(PageText::joined).collect();
+    texts.join(" ").split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Characters to insert, delete or replace (Levenshtein).
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (line, character) in one.chars().enumerate() {
+        let mut corner = row[0];
+        row[0] = line + 1;
+        for (at, &wanted) in other.iter().enumerate() {
+            let replaced = corner + usize::from(character != wanted);
+            corner = row[at + 1];
+            row[at + 1] = replaced.min(corner + 1).min(row[at] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[tokio::test]
+async fn a_page_is_read_whichever_way_it_lies() {
+    let wanted = std::fs::read_to_string("tests/golden/reading/page.txt").unwrap();
+    let wanted = wanted.split_whitespace().collect::<Vec<_>>().join(" ");
+    let page = image::open("tests/golden/reading/page.png").unwrap();
+    // Identifiers may share a reader.
+    let readers: BTreeMap<String, Arc<Bundle>> =
+        bundles(ComponentName::Ocr).into_iter().map(|(_, bundle)| (bundle.digest().to_owned(), bundle)).collect();
+    for bundle in readers.values() {
+        let reader = text_reader(bundle);
+        for (turn, picture) in [
+            ("upright", page.clone()),
+            ("a quarter", page.rotate90()),
+            ("upside down", page.rotate180()),
+            ("three quarters", page.rotate270()),
+        ] {
+            let found = words(&reader, &picture).await;
+            let errors = distance(&found, &wanted);
+            assert!(errors * 50 <= wanted.len(), "{turn}: {errors} errors in {found:?}");
+        }
+        let mut light = page.clone();
+        light.invert();
+        let found = words(&reader, &light).await;
+        assert!(distance(&found, &wanted) * 50 <= wanted.len(), "light on dark: {found:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_picture_without_text_is_read_as_nothing() {
+    for bundle in bundles(ComponentName::Ocr).into_iter().map(|(_, bundle)| bundle).take(1) {
+        let reader = text_reader(&bundle);
+        for name in ["landscape.png", "blobs.png", "grey.png"] {
+            let bytes = std::fs::read(Path::new("tests/golden/images").join(name)).unwrap();
+            let pages = reader.read_file(bytes, Duration::from_mins(2)).await.unwrap();
+            assert!(pages.is_empty(), "{name}: {:?}", pages.iter().map(PageText::joined).collect::<Vec<_>>());
         }
     }
 }

@@ -6,8 +6,8 @@ use std::{path::Path, sync::Arc};
 use dichroic::{
     registry::Bundle,
     runtime::{
-        Decode, Decoder, Forward, ImageClassifier, Pixels, PromptTokenizer, Runtime, Step, TextClassifier, TextOutput,
-        Window, WindowTokenizer,
+        Decode, Decoder, Forward, ImageClassifier, LineOrientation, LinePixels, LineRecogniser, PagePixels, Pixels,
+        PromptTokenizer, Runtime, Step, TextClassifier, TextDetector, TextOutput, Window, WindowTokenizer,
     },
 };
 
@@ -165,4 +165,57 @@ fn a_picture_scores_the_same_alone_and_in_a_batch() {
     }
     assert!(together.windows(2).any(|pair| (pair[0] - pair[1]).abs() > 1e-6), "the graph ignores its input");
     assert!(classifier.run(&[Pixels(vec![0.5; 12].into())]).is_err(), "a wrong size is refused");
+}
+
+/// A line eight pixels high, each eight columns of it of one grey.
+fn greys(greys: &[u8]) -> LinePixels {
+    let row: Vec<u8> = greys.iter().flat_map(|&grey| [grey; 8 * 3]).collect();
+    LinePixels { width: greys.len() * 8, rgb: row.repeat(8) }
+}
+
+#[test]
+fn lines_of_any_width_read_in_company_as_they_do_alone() {
+    let mut recogniser = LineRecogniser::open(&runtime(), &bundle("tiny-reader")).unwrap();
+    let lines = [
+        greys(&[0, 128, 128, 0, 128, 255]),
+        greys(&[255, 255]),
+        greys(&[128, 255, 0, 255, 255, 128]),
+        greys(&[0, 0, 0, 0]),
+        greys(&[128, 0]),
+    ];
+    let together = recogniser.run(&lines).unwrap();
+    let texts: Vec<&str> = together.iter().map(|reading| reading.text.as_str()).collect();
+    assert_eq!(texts, ["aab", "b", "abba", "", "a"]);
+    for (line, expected) in lines.into_iter().zip(&together) {
+        assert_eq!(recogniser.run(&[line]).unwrap()[0], *expected);
+    }
+    let odd = LinePixels { width: 16, rgb: vec![0; 17] };
+    assert!(recogniser.run(&[greys(&[0, 0]), odd]).is_err(), "a wrong size is refused");
+}
+
+#[test]
+fn a_map_has_the_size_of_its_page_and_pages_may_differ() {
+    let mut detector = TextDetector::open(&runtime(), &bundle("tiny-reader")).unwrap();
+    let pages = [(64, 32, 255), (32, 96, 51)].map(|(width, height, grey)| {
+        let mut rgb = vec![0; width * height * 3];
+        rgb[..width * 3].fill(grey);
+        PagePixels { width, height, rgb }
+    });
+    let maps = detector.run(&pages).unwrap();
+    for (page, map) in pages.iter().zip(&maps) {
+        assert_eq!((map.width, map.probabilities.len()), (page.width, page.width * page.height));
+        let (first, rest) = map.probabilities.split_at(page.width);
+        close(first, &vec![f32::from(page.rgb[0]) / 255.0; page.width]);
+        assert!(rest.iter().all(|probability| *probability == 0.0));
+    }
+    assert!(detector.run(&[PagePixels { width: 64, height: 32, rgb: vec![0; 5] }]).is_err());
+}
+
+#[test]
+fn orientation_is_the_second_class() {
+    let mut orientation = LineOrientation::open(&runtime(), &bundle("tiny-reader")).unwrap();
+    let turned = orientation.run(&[greys(&[255, 255]), greys(&[0, 51]), greys(&[0, 0])]).unwrap();
+    close(&turned, &[1.0, 0.1, 0.0]);
+    assert!(orientation.run(&[greys(&[0, 0, 0])]).is_err(), "a wrong width is refused");
+    assert!(TextDetector::open(&runtime(), &bundle("tiny-image")).is_err(), "another kind is refused");
 }

@@ -1,8 +1,8 @@
 """Components: what each model identifier is made of, whether it is built, and
 the building.
 
-A component is one converted model (`generator`, `text` or `image`) of one
-identifier. Its fingerprint covers everything that decides its bytes: the
+A component is one converted model (`generator`, `text`, `image` or `ocr`) of
+one identifier. Its fingerprint covers everything that decides its bytes: the
 recipe, the files beside it that the recipe names, the hashes of the base
 weights, and the code that converts them. A finished build is kept in the cache
 under its fingerprint and shared with checkouts by hard links.
@@ -36,7 +36,7 @@ from .manifest import MANIFEST, listed, place, read_intact, read_json, write_jso
 from .places import Places, remove
 from .progress import Progress
 
-KINDS = {"generator": "generator", "text": "text_classifier", "image": "image_classifier"}
+KINDS = {"generator": "generator", "text": "text_classifier", "image": "image_classifier", "ocr": "text_reader"}
 # Raised when the wrapper itself changes what a build consists of.
 FORMAT = 1
 

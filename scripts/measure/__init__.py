@@ -6,7 +6,8 @@ and writes Markdown, `metrics` is plain arithmetic and serves the training too,
 `plots` draws. For expressions and replies, `inputs` reads the texts,
 `expressing` asks, `likeness`, `replies` and `judges` judge an answer,
 `expression` counts, `expression_report` writes, `samples` makes the sheet for
-readers. `asking` speaks HTTP and `card` puts a report into a model's card, for
+readers. For pictures, `pages` draws them with text and `ocr` measures how they are
+read. `asking` speaks HTTP and `card` puts a report into a model's card, for
 both.
 
 No module lets a text of a data file into what it prints, raises or writes;

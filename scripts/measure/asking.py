@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -191,6 +192,31 @@ def spread(
             # Also on Ctrl-C: nobody begins another text.
             stop.set()
     return Course(time.monotonic() - started, sum(talk.refusals for talk in talks))
+
+
+def post(server: Server, path: str, body: dict[str, Any], what: str) -> Any:
+    """The server's answer to one request on a connection of its own; `what` names the request in an error."""
+    headers = {"Authorization": f"Bearer {server.key}", "Content-Type": "application/json"}
+    waited = 0.0
+    while True:
+        connection = server.connect()
+        try:
+            connection.request("POST", server.path(path), json.dumps(body), headers)
+            answer = connection.getresponse()
+            raw = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise MeasureError(f"{server.url} gives no answer ({type(error).__name__})") from None
+        finally:
+            connection.close()
+        if answer.status == 200:
+            try:
+                return json.loads(raw)
+            except ValueError:
+                raise MeasureError(f"the answer for {what} is not JSON") from None
+        if answer.status != 429 or waited >= PATIENCE_SECONDS:
+            raise MeasureError(f"the server answered {answer.status} for {what}")
+        time.sleep(1)
+        waited += 1
 
 
 class _Stopped(Exception):

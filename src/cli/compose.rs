@@ -9,8 +9,11 @@ use crate::{
     domain::ModelId,
     engine::{BatchOptions, Batcher, Factory, Generator, GeneratorOptions, batch::BatchPolicy, generate},
     registry::{Bundle, ComponentName, Registry},
-    runtime::{Decoder, ImageClassifier, PromptTokenizer, Runtime, TextClassifier, WindowTokenizer},
-    service::{ImageGuardian, Models, ServiceOptions, Services, TextGuardian, Writer},
+    runtime::{
+        Decoder, Forward, ImageClassifier, LineOrientation, LineRecogniser, PromptTokenizer, Runtime, RuntimeError,
+        TextClassifier, TextDetector, WindowTokenizer,
+    },
+    service::{ImageGuardian, Models, ReaderStages, ServiceOptions, Services, TextGuardian, TextReader, Writer},
     telemetry::Metrics,
 };
 
@@ -18,6 +21,12 @@ use crate::{
 const BATCH_TEXTS: usize = 64;
 /// Most pictures in a batch: the frames of one animation.
 const BATCH_PICTURES: usize = 8;
+/// Most lines of text from pictures in a batch.
+const BATCH_LINES: usize = 32;
+/// Most columns of such a batch: each costs the recogniser an answer over thousands of characters for every eighth.
+const BATCH_COLUMNS: usize = 8_192;
+/// Lines of one picture that may be queued at once.
+const QUEUED_LINES: usize = 64;
 /// More text workers than this share one pool of compute threads to no gain.
 const TEXT_WORKERS: usize = 2;
 
@@ -29,11 +38,20 @@ pub(super) struct Composer<'a> {
     writers: BTreeMap<String, Arc<Writer>>,
     texts: BTreeMap<String, Arc<TextGuardian>>,
     images: BTreeMap<String, Arc<ImageGuardian>>,
+    readers: BTreeMap<String, Arc<TextReader>>,
 }
 
 impl<'a> Composer<'a> {
     pub(super) fn new(config: &'a Config, runtime: Runtime, metrics: Arc<Metrics>) -> Self {
-        Self { config, runtime, metrics, writers: BTreeMap::new(), texts: BTreeMap::new(), images: BTreeMap::new() }
+        Self {
+            config,
+            runtime,
+            metrics,
+            writers: BTreeMap::new(),
+            texts: BTreeMap::new(),
+            images: BTreeMap::new(),
+            readers: BTreeMap::new(),
+        }
     }
 
     /// Loads every installed model and starts its threads.
@@ -53,6 +71,7 @@ impl<'a> Composer<'a> {
                 ComponentName::Generator => loaded.writer = Some(self.writer(id, bundle).with_context(named)?),
                 ComponentName::Text => loaded.text = Some(self.text(id, bundle).with_context(named)?),
                 ComponentName::Image => loaded.image = Some(self.image(id, bundle).with_context(named)?),
+                ComponentName::Ocr => loaded.reader = Some(self.reader(id, bundle).with_context(named)?),
             }
             let labels = &[id.as_str(), component.as_str(), bundle.digest(), "cpu"];
             self.metrics.model_info.with_label_values(labels).set(1);
@@ -130,4 +149,52 @@ impl<'a> Composer<'a> {
         self.images.insert(bundle.digest().to_owned(), Arc::clone(&image));
         Ok(image)
     }
+
+    /// The text reader of an identifier.
+    pub(super) fn reader(&mut self, id: ModelId, bundle: &Arc<Bundle>) -> anyhow::Result<Arc<TextReader>> {
+        if let Some(reader) = self.readers.get(bundle.digest()) {
+            return Ok(Arc::clone(reader));
+        }
+        let spec = bundle.manifest().text_reader.context("the manifest has no text_reader part")?;
+        let pictures = self.config.image_queue;
+        // A page fills the cores by itself: the budget lets each go alone.
+        let pages = BatchPolicy { budget: 1, items: 1, wait: Duration::ZERO };
+        let small = BatchPolicy { budget: BATCH_LINES, items: BATCH_LINES, wait: Duration::ZERO };
+        let lines = BatchPolicy { budget: BATCH_COLUMNS, items: BATCH_LINES, wait: Duration::ZERO };
+        let (capacity, lined_up) = (pictures * BATCH_PICTURES * 2, pictures * QUEUED_LINES);
+        let detector = Stage { name: "detector", capacity, policy: pages, open: TextDetector::open };
+        let orientation = Stage { name: "orientation", capacity: lined_up, policy: small, open: LineOrientation::open };
+        let recogniser = Stage { name: "recogniser", capacity: lined_up, policy: lines, open: LineRecogniser::open };
+        let stages = ReaderStages {
+            detector: self.stage(id, bundle, &detector)?,
+            orientation: self.stage(id, bundle, &orientation)?,
+            recogniser: self.stage(id, bundle, &recogniser)?,
+        };
+        let reader = Arc::new(TextReader::new(stages, spec, bundle.digest().to_owned()));
+        self.readers.insert(bundle.digest().to_owned(), Arc::clone(&reader));
+        Ok(reader)
+    }
+
+    fn stage<F: Forward>(
+        &self,
+        id: ModelId,
+        bundle: &Arc<Bundle>,
+        stage: &Stage<F>,
+    ) -> anyhow::Result<Batcher<F::Input, F::Output>> {
+        let factory: Factory<F> = {
+            let (runtime, bundle, open) = (self.runtime.clone(), Arc::clone(bundle), stage.open);
+            Arc::new(move || open(&runtime, &bundle))
+        };
+        let options = BatchOptions { capacity: stage.capacity, workers: 1, policy: stage.policy };
+        let metrics = self.metrics.model(id.as_str(), stage.name);
+        Ok(Batcher::start(&format!("{id}-{}", stage.name), options, &factory, &metrics)?)
+    }
+}
+
+/// One network of a text reader.
+struct Stage<F> {
+    name: &'static str,
+    capacity: usize,
+    policy: BatchPolicy,
+    open: fn(&Runtime, &Bundle) -> Result<F, RuntimeError>,
 }

@@ -6,6 +6,7 @@
 pub mod check;
 mod compose;
 pub mod keys;
+mod read;
 mod serve;
 
 use std::{io::Write as _, path::PathBuf, process::ExitCode};
@@ -36,6 +37,9 @@ enum Command {
     Check(Box<ServeFlags>),
     /// Create, list and revoke API keys
     Keys(keys::KeysArgs),
+    /// Print what is read in pictures
+    #[command(hide = true)]
+    Read(read::ReadArgs),
 }
 
 /// Parses the command line and runs it.
@@ -58,6 +62,9 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Check(flags) => check::run(Config::load(file, &flags)),
         Command::Keys(args) => {
             keys::run(args, &Config::load(file, &ServeFlags::default())?).map(|()| ExitCode::SUCCESS)
+        }
+        Command::Read(args) => {
+            read::run(&args, &Config::load(file, &ServeFlags::default())?).map(|()| ExitCode::SUCCESS)
         }
     }
 }

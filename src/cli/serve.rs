@@ -71,7 +71,7 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
     result
 }
 
-/// The pool that decodes pictures and tokenises long texts. A task that panics costs its own request, which finds its
+/// The pool that decodes pictures, cuts out what is written in them, and tokenises long texts. A task that panics costs its own request, which finds its
 /// reply dropped; without a handler rayon would end the process.
 fn workers(threads: usize) -> rayon::ThreadPoolBuilder {
     rayon::ThreadPoolBuilder::new()

@@ -1,6 +1,6 @@
 //! The input of a moderation request that may hold several texts and pictures.
 
-use super::{Finding, ImageBytes, Modality, Scores, Threshold, text};
+use super::{Finding, ImageBytes, Judged, Modality, Threshold, text};
 
 /// Most texts, or parts, in one input.
 pub const MAX_ITEMS: usize = 32;
@@ -38,7 +38,7 @@ pub enum Grouping {
 
 impl Grouping {
     /// One finding for each group, in the order of the parts.
-    pub fn findings(self, parts: &[(Modality, Scores)], threshold: Threshold) -> Vec<Finding> {
+    pub fn findings(self, parts: &[Judged], threshold: Threshold) -> Vec<Finding> {
         let size = match self {
             Self::Each => 1,
             Self::Together => parts.len().max(1),

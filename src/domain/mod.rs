@@ -12,6 +12,7 @@ pub mod likeness;
 pub mod model_id;
 pub mod moderation;
 pub mod operation;
+pub mod reading;
 pub mod text;
 pub mod usage;
 
@@ -21,7 +22,7 @@ pub use fixed::Fixed;
 pub use input::{Grouping, InputError, ModerationInput, Part};
 pub use language::Language;
 pub use model_id::{ModelId, UnknownModel};
-pub use moderation::{Category, Finding, Modality, Scores, Threshold, ThresholdOutOfRange, Verdict};
+pub use moderation::{Category, Finding, Judged, Modality, Scores, Threshold, ThresholdOutOfRange, Verdict};
 pub use operation::Operation;
 pub use text::{TextError, ValidText};
 pub use usage::{LimitDecision, UsageLimit};

@@ -1,7 +1,5 @@
 //! All moderation policy: categories, scores, thresholds, verdicts.
 
-use std::collections::BTreeSet;
-
 use serde::Serialize;
 
 /// A harm category, in the order of the interface.
@@ -37,24 +35,22 @@ impl Category {
 }
 
 /// A kind of content that is moderated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Modality {
     /// What is written.
     Text,
-    /// What a picture shows.
+    /// What a picture shows, and what is written in it.
     Image,
 }
 
 impl Modality {
-    /// The categories that are judged in it. In pictures nothing here sees the others: their scores are 0, and they
-    /// are documented as not seen rather than guessed.
-    pub const fn categories(self) -> &'static [Category] {
-        match self {
-            Self::Text => &Category::ALL,
-            Self::Image => &[Category::Sexual],
-        }
-    }
+    /// Both, in wire order.
+    pub const ALL: [Self; 2] = [Self::Text, Self::Image];
 }
+
+/// The categories that are seen in what a picture shows. Nothing here sees the others: their scores are 0, and they
+/// are documented as not seen rather than guessed, unless the picture's text was read.
+const SEEN: &[Category] = &[Category::Sexual];
 
 /// Five independent probabilities in `[0, 1]`, rounded to four decimals, in the order of [`Category::ALL`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -64,11 +60,6 @@ impl Scores {
     /// Rounds and clamps raw probabilities. A value that is not a number counts as 1: nothing passes because of a fault.
     pub fn new(raw: [f32; 5]) -> Self {
         Self(raw.map(|p| if p.is_nan() { 1.0 } else { (f64::from(p).clamp(0.0, 1.0) * 1e4).round() / 1e4 }))
-    }
-
-    /// The scores of content whose every judged category has the probability `raw`.
-    pub fn of(modality: Modality, raw: f32) -> Self {
-        Self::new(Category::ALL.map(|category| if modality.categories().contains(&category) { raw } else { 0.0 }))
     }
 
     /// The score of one category.
@@ -96,6 +87,42 @@ impl Scores {
     /// The highest of the five.
     pub fn highest(&self) -> f64 {
         self.0.into_iter().fold(0.0, f64::max)
+    }
+}
+
+/// One piece of content: its scores, and the categories that were looked for in it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Judged {
+    modality: Modality,
+    categories: &'static [Category],
+    scores: Scores,
+}
+
+impl Judged {
+    /// A text.
+    pub fn text(scores: Scores) -> Self {
+        Self { modality: Modality::Text, categories: &Category::ALL, scores }
+    }
+
+    /// What a picture shows.
+    pub fn picture(sexual: f32) -> Self {
+        Self { modality: Modality::Image, categories: SEEN, scores: Scores::new([sexual, 0.0, 0.0, 0.0, 0.0]) }
+    }
+
+    /// The same piece with the scores of the text that was read in it, all 0 where there was none to read. Every
+    /// category has then been looked for, and the higher score of each counts.
+    #[must_use]
+    pub fn with_text(self, read: Scores) -> Self {
+        Self { categories: &Category::ALL, scores: self.scores.max(read), ..self }
+    }
+
+    /// Its scores; 0 for a category that was not looked for.
+    pub fn scores(&self) -> Scores {
+        self.scores
+    }
+
+    fn sought(&self, category: Category) -> bool {
+        self.categories.contains(&category)
     }
 }
 
@@ -157,15 +184,14 @@ impl Verdict {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
     verdict: Verdict,
-    modalities: BTreeSet<Modality>,
+    pieces: Vec<Judged>,
 }
 
 impl Finding {
     /// Judges pieces of content as one: the highest score of a category counts.
-    pub fn of(pieces: &[(Modality, Scores)], threshold: Threshold) -> Self {
-        let scores = pieces.iter().map(|&(_, scores)| scores).fold(Scores::default(), Scores::max);
-        let modalities = pieces.iter().map(|&(modality, _)| modality).collect();
-        Self { verdict: threshold.judge(scores), modalities }
+    pub fn of(pieces: &[Judged], threshold: Threshold) -> Self {
+        let scores = pieces.iter().map(Judged::scores).fold(Scores::default(), Scores::max);
+        Self { verdict: threshold.judge(scores), pieces: pieces.to_vec() }
     }
 
     /// The verdict on all of it.
@@ -175,7 +201,10 @@ impl Finding {
 
     /// The kinds of content in which the category was looked for.
     pub fn judged_in(&self, category: Category) -> impl Iterator<Item = Modality> {
-        self.modalities.iter().copied().filter(move |modality| modality.categories().contains(&category))
+        let sought_in = move |modality: &Modality| {
+            self.pieces.iter().any(|piece| piece.modality == *modality && piece.sought(category))
+        };
+        Modality::ALL.into_iter().filter(sought_in)
     }
 }
 
@@ -220,13 +249,25 @@ mod tests {
 
     #[test]
     fn a_finding_says_where_each_category_was_looked_for() {
-        let picture = (Modality::Image, Scores::of(Modality::Image, 0.7));
-        let text = (Modality::Text, Scores::new([0.1, 0.6, 0.0, 0.0, 0.0]));
+        let picture = Judged::picture(0.7);
+        let text = Judged::text(Scores::new([0.1, 0.6, 0.0, 0.0, 0.0]));
         let both = Finding::of(&[picture, text, picture], Threshold::default());
         assert_eq!(both.verdict().scores(), Scores::new([0.7, 0.6, 0.0, 0.0, 0.0]));
         let judged = |finding: &Finding, category| finding.judged_in(category).collect::<Vec<_>>();
         assert_eq!(judged(&both, Category::Sexual), [Modality::Text, Modality::Image]);
         assert_eq!(judged(&both, Category::Hate), [Modality::Text]);
         assert_eq!(judged(&Finding::of(&[picture], Threshold::default()), Category::Hate), []);
+    }
+
+    #[test]
+    fn text_read_in_a_picture_counts_in_every_category() {
+        let read = Judged::picture(0.7).with_text(Scores::new([0.2, 0.6, 0.0, 0.0, 0.0]));
+        assert_eq!(read.scores(), Scores::new([0.7, 0.6, 0.0, 0.0, 0.0]));
+        let finding = Finding::of(&[read], Threshold::default());
+        for category in Category::ALL {
+            assert_eq!(finding.judged_in(category).collect::<Vec<_>>(), [Modality::Image]);
+        }
+        let blank = Judged::picture(0.7).with_text(Scores::default());
+        assert_eq!(blank.scores(), Judged::picture(0.7).scores());
     }
 }

@@ -1,4 +1,4 @@
-//! Pictures: compressed bytes to upright RGB frames, and frames to network input.
+//! Pictures: compressed bytes to upright RGB frames, frames to network input, and where text is on them.
 //!
 //! Owns every decoder and is the only room that imports `image` and `gif`. Judges by magic bytes, whatever a
 //! request claims, and refuses by what the header says before pixels are allocated. Knows nothing of moderation.
@@ -7,12 +7,15 @@
 
 mod animation;
 mod decode;
+mod geometry;
+pub mod reading;
 mod resize;
 mod scan;
 
 use std::fmt;
 
 pub use decode::decode;
+pub use geometry::TextBox;
 pub use resize::to_tensor;
 
 /// What a picture may cost. Checked from headers, before anything is allocated for pixels.
@@ -63,6 +66,11 @@ impl Frame {
     /// `[height, width, 3]`, rows from the top.
     pub fn rgb(&self) -> &[u8] {
         &self.rgb
+    }
+
+    /// The same bytes, taken out.
+    pub fn into_rgb(self) -> Vec<u8> {
+        self.rgb
     }
 }
 

@@ -81,12 +81,17 @@ impl Bundle {
 
     /// The ONNX graph.
     pub fn graph(&self) -> PathBuf {
-        self.dir.join("model.onnx")
+        self.file("model.onnx")
+    }
+
+    /// A file of the bundle.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
     }
 
     /// The tokenizer definition (text models only).
     pub fn tokenizer(&self) -> PathBuf {
-        self.dir.join("tokenizer.json")
+        self.file("tokenizer.json")
     }
 }
 
@@ -94,8 +99,10 @@ fn check_content(manifest: &Manifest) -> Result<(), String> {
     if manifest.format != manifest::FORMAT {
         return Err(format!("format {} instead of {}", manifest.format, manifest::FORMAT));
     }
-    if !manifest.files.iter().any(|file| file.path == "model.onnx") {
-        return Err("it lists no model.onnx".into());
+    if let Some(missing) =
+        manifest.kind.files().iter().find(|name| !manifest.files.iter().any(|file| file.path == **name))
+    {
+        return Err(format!("it lists no {missing}"));
     }
     for file in &manifest.files {
         // External data of a graph must stay inside the bundle, so a name with a folder in it is never followed.
@@ -135,6 +142,31 @@ fn check_content(manifest: &Manifest) -> Result<(), String> {
                 return Err(format!("sexual weight for an unknown class {name:?}"));
             }
         }
+        Kind::TextReader => check_reader(manifest.text_reader.as_ref().ok_or("no text_reader part")?)?,
+    }
+    Ok(())
+}
+
+/// Bounds what a line or a page may cost: a slip in a manifest must not become a pass over gigabytes.
+fn check_reader(spec: &manifest::TextReaderSpec) -> Result<(), String> {
+    let manifest::TextReaderSpec { detector, orientation, recogniser } = spec;
+    if !(1..=256).contains(&detector.multiple)
+        || !(1_024..=16_000_000).contains(&detector.most_pixels)
+        || detector.least_pixels > detector.most_pixels
+        || !(256..=16_384).contains(&detector.most_side)
+    {
+        return Err("the detector's input has no size between 1,024 and 16,000,000 pixels".into());
+    }
+    let shares = [detector.threshold, detector.box_threshold, recogniser.threshold];
+    if shares.iter().any(|share| !(0.0..1.0).contains(share)) || !(0.0..=10.0).contains(&detector.unclip) {
+        return Err("a threshold of the text reader is not from 0 to 1, or its unclip not from 0 to 10".into());
+    }
+    let sides =
+        [orientation.height, orientation.width, recogniser.height, recogniser.least_width, recogniser.width_step];
+    if sides.iter().any(|side| !(8..=1_024).contains(side))
+        || !(recogniser.least_width..=16_384).contains(&recogniser.most_width)
+    {
+        return Err("the size of a line for the text reader is not from 8 to 1,024 pixels".into());
     }
     Ok(())
 }
@@ -212,6 +244,41 @@ mod tests {
             write(dir.path(), b"abc", name, &hash);
             assert!(matches!(Bundle::open(dir.path()), Err(BundleError::Malformed { .. })), "{name}");
         }
+    }
+
+    #[test]
+    fn a_text_reader_has_all_its_files_and_bounded_inputs() {
+        let dir = tempfile::tempdir().unwrap();
+        let hash = hex(&Sha256::digest(b"abc"));
+        let open = |names: &[&str], most_pixels: u32| {
+            let files: Vec<_> = names
+                .iter()
+                .map(|name| {
+                    std::fs::write(dir.path().join(name), b"abc").unwrap();
+                    serde_json::json!({"path": name, "bytes": 3, "sha256": hash})
+                })
+                .collect();
+            let manifest = serde_json::json!({
+                "format": 1, "kind": "text_reader", "name": "n", "source": "s", "licence": "MIT", "fingerprint": "f",
+                "files": files,
+                "text_reader": {
+                    "detector": {
+                        "multiple": 32, "least_pixels": 1000, "most_pixels": most_pixels, "most_side": 4096,
+                        "threshold": 0.3, "box_threshold": 0.5, "unclip": 1.6,
+                    },
+                    "orientation": {"height": 48, "width": 192},
+                    "recogniser": {
+                        "height": 48, "least_width": 320, "width_step": 160, "most_width": 4000, "threshold": 0.5,
+                    },
+                },
+            });
+            std::fs::write(dir.path().join("manifest.json"), manifest.to_string()).unwrap();
+            Bundle::open(dir.path()).map(|bundle| bundle.manifest().kind).map_err(|error| error.to_string())
+        };
+        assert_eq!(open(Kind::TextReader.files(), 1_600_000), Ok(Kind::TextReader));
+        let three = &Kind::TextReader.files()[..3];
+        assert!(open(three, 1_600_000).unwrap_err().contains("it lists no characters.json"));
+        assert!(open(Kind::TextReader.files(), 999).unwrap_err().contains("the detector's input"));
     }
 
     #[test]

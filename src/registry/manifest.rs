@@ -25,7 +25,7 @@ pub struct Manifest {
     pub licence: String,
     /// SHA-256 over recipe, sources and converter: equal fingerprints mean equal builds.
     pub fingerprint: String,
-    /// Every file of the bundle, `model.onnx` among them.
+    /// Every file of the bundle, those of [`Kind::files`] among them.
     pub files: Vec<ManifestFile>,
     /// Present for [`Kind::Generator`].
     #[serde(default)]
@@ -36,6 +36,9 @@ pub struct Manifest {
     /// Present for [`Kind::ImageClassifier`].
     #[serde(default)]
     pub image_classifier: Option<ImageClassifierSpec>,
+    /// Present for [`Kind::TextReader`].
+    #[serde(default)]
+    pub text_reader: Option<TextReaderSpec>,
 }
 
 /// What a bundle is for.
@@ -48,6 +51,18 @@ pub enum Kind {
     TextClassifier,
     /// Picture classifier.
     ImageClassifier,
+    /// Detector, orientation and recogniser of text in pictures.
+    TextReader,
+}
+
+impl Kind {
+    /// Files without which a bundle of this kind is of no use. A text model has a tokenizer too.
+    pub const fn files(self) -> &'static [&'static str] {
+        match self {
+            Self::Generator | Self::TextClassifier | Self::ImageClassifier => &["model.onnx"],
+            Self::TextReader => &["detector.onnx", "orientation.onnx", "recogniser.onnx", "characters.json"],
+        }
+    }
 }
 
 /// One file of a bundle.
@@ -171,4 +186,62 @@ pub struct SexualSpec {
     pub scale: f32,
     /// Added to the scaled logit.
     pub bias: f32,
+}
+
+/// How to feed the three graphs of a text reader. All take `pixels`, uint8 RGB `[batch, height, width, 3]`.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TextReaderSpec {
+    /// Where text is.
+    pub detector: DetectorSpec,
+    /// Whether a line is upside down.
+    pub orientation: OrientationSpec,
+    /// What a line says.
+    pub recogniser: RecogniserSpec,
+}
+
+/// The detector's input, and what counts as text in its map.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DetectorSpec {
+    /// Both sides of the input are multiples of this.
+    pub multiple: u32,
+    /// A page with fewer pixels is enlarged up to as many, at most twice over.
+    pub least_pixels: u32,
+    /// A page with more pixels is reduced to as many.
+    pub most_pixels: u32,
+    /// Most pixels of a side.
+    pub most_side: u32,
+    /// Probability above which a pixel is text.
+    pub threshold: f32,
+    /// Mean probability from which a region is text.
+    pub box_threshold: f32,
+    /// Area over perimeter, times this, is how far each side of a region's box moves out.
+    pub unclip: f32,
+}
+
+/// The orientation's input: lines longer than it are squeezed.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OrientationSpec {
+    /// Rows.
+    pub height: u32,
+    /// Columns.
+    pub width: u32,
+}
+
+/// The recogniser's input, and when its answer counts.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecogniserSpec {
+    /// Rows.
+    pub height: u32,
+    /// Least columns.
+    pub least_width: u32,
+    /// Wider inputs have this many columns more, or a multiple of it.
+    pub width_step: u32,
+    /// Most columns of a line; a longer one is squeezed.
+    pub most_width: u32,
+    /// Mean probability of a line's characters from which it counts as read.
+    pub threshold: f32,
 }

@@ -13,7 +13,7 @@ pub use manifest::Kind;
 
 use crate::domain::ModelId;
 
-/// The three models behind an identifier.
+/// The models behind an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ComponentName {
     /// Text generator.
@@ -22,11 +22,13 @@ pub enum ComponentName {
     Text,
     /// Image classifier.
     Image,
+    /// Reader of text in images.
+    Ocr,
 }
 
 impl ComponentName {
-    /// All three.
-    pub const ALL: [Self; 3] = [Self::Generator, Self::Text, Self::Image];
+    /// All four.
+    pub const ALL: [Self; 4] = [Self::Generator, Self::Text, Self::Image, Self::Ocr];
 
     /// Name of its folder and metric label.
     pub const fn as_str(self) -> &'static str {
@@ -34,6 +36,7 @@ impl ComponentName {
             Self::Generator => "generator",
             Self::Text => "text",
             Self::Image => "image",
+            Self::Ocr => "ocr",
         }
     }
 
@@ -43,6 +46,7 @@ impl ComponentName {
             Self::Generator => Kind::Generator,
             Self::Text => Kind::TextClassifier,
             Self::Image => Kind::ImageClassifier,
+            Self::Ocr => Kind::TextReader,
         }
     }
 }

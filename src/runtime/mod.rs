@@ -7,12 +7,14 @@ pub mod classifier;
 pub mod decoder;
 mod kv;
 mod normalise;
+pub mod ocr;
 pub mod session;
 pub mod tokenizer;
 pub mod vision;
 
 pub use classifier::{TextClassifier, TextOutput, TextTokens, Window};
 pub use decoder::Decoder;
+pub use ocr::{LineOrientation, LinePixels, LineRecogniser, PagePixels, Reading, TextDetector, TextMap};
 pub use session::Runtime;
 pub use tokenizer::{PromptTokenizer, WindowTokenizer};
 pub use vision::{ImageClassifier, Pixels};

@@ -1,19 +1,23 @@
-//! Image moderation: every frame of a picture, the highest score wins.
+//! Image moderation: every frame of a picture, what it shows and what is written in it; the highest score wins.
 //!
-//! What is looked for in a picture, [`Modality::categories`] says.
+//! Where a text reader is installed, and a text classifier to judge by, both are asked at the same time. What was looked
+//! for in a picture, [`Judged`] says.
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::OwnedSemaphorePermit;
 
-use super::ServiceError;
+use super::{
+    Models, ServiceError, TextGuardian, TextReader,
+    reading::{PageText, Picture, on_picture_threads},
+};
 use crate::{
-    domain::{ImageBytes, Modality, Scores},
+    domain::{ImageBytes, Judged, Scores, reading},
     engine::Batcher,
-    imaging::{self, ImageError, Limits},
+    imaging::{self, Limits},
     runtime::Pixels,
     telemetry::Metrics,
 };
@@ -40,51 +44,74 @@ impl ImageGuardian {
         self.batcher.answered_within(span)
     }
 
-    /// Scores a picture. The permit is held until the picture is decoded, also when the caller has left.
-    pub(super) async fn judge(
-        &self,
-        image: ImageBytes,
-        permit: OwnedSemaphorePermit,
-        deadline: Instant,
-    ) -> Result<Scores, ServiceError> {
-        let frames = self.prepare(image, permit).await?;
-        self.score(frames, deadline).await
-    }
-
     /// Scores a plain grey picture: proof that the model answers.
     pub(super) async fn probe(&self, time: Duration) -> Result<(), ServiceError> {
         let side = usize::try_from(self.size).unwrap_or(0);
         let grey = Pixels(vec![0.5; side * side * 3].into());
-        self.score(vec![grey], Instant::now() + time).await.map(drop)
+        self.see(vec![grey], Instant::now() + time).await.map(drop)
     }
 
-    async fn prepare(&self, image: ImageBytes, permit: OwnedSemaphorePermit) -> Result<Vec<Pixels>, ServiceError> {
-        let (reply, answer) = oneshot::channel();
-        let (size, metrics) = (self.size, Arc::clone(&self.metrics));
-        rayon::spawn(move || {
-            if reply.is_closed() {
-                return;
-            }
-            let timer = metrics.image_seconds.start_timer();
-            let frames = imaging::decode(image.as_bytes(), &Limits::default())
-                .map(|frames| frames.iter().map(|frame| Pixels(imaging::to_tensor(frame, size).into())).collect());
-            timer.observe_duration();
-            // Before the answer: the caller may come with the next picture at once.
-            drop(permit);
-            // The caller may have left meanwhile.
-            let _ = reply.send(frames);
-        });
-        // The reply is dropped unsent only when decoding panicked.
-        let frames = answer.await.map_err(|_| ServiceError::Internal)?;
-        frames.map_err(|error| match error {
-            ImageError::Unsupported => ServiceError::UnsupportedImage,
-            ImageError::TooLarge => ServiceError::ImageTooLarge,
-            ImageError::Corrupt => ServiceError::CorruptImage,
-        })
-    }
-
-    async fn score(&self, frames: Vec<Pixels>, deadline: Instant) -> Result<Scores, ServiceError> {
+    /// The sexual score of the frame that has the highest.
+    async fn see(&self, frames: Vec<Pixels>, deadline: Instant) -> Result<f32, ServiceError> {
         let scores = self.batcher.submit(frames, deadline).await?;
-        Ok(Scores::of(Modality::Image, scores.into_iter().fold(0.0, f32::max)))
+        Ok(scores.into_iter().fold(0.0, f32::max))
     }
+}
+
+/// Judges a picture. The permit is held until nothing of the decoded picture is left, also when the caller has left.
+pub(super) async fn judge(
+    models: &Models,
+    image: ImageBytes,
+    permit: OwnedSemaphorePermit,
+    deadline: Instant,
+) -> Result<Judged, ServiceError> {
+    let guardian = models.image.as_ref().ok_or(ServiceError::ModelNotInstalled)?;
+    let reader = models.reader.as_deref().zip(models.text.as_deref());
+    let (pixels, picture) = prepare(guardian, image, permit, reader.is_some()).await?;
+    match (reader, picture) {
+        (Some((reader, text)), Some(picture)) => {
+            let (sexual, read) =
+                tokio::try_join!(guardian.see(pixels, deadline), read(reader, text, picture, deadline))?;
+            Ok(Judged::picture(sexual).with_text(read))
+        }
+        _ => Ok(Judged::picture(guardian.see(pixels, deadline).await?)),
+    }
+}
+
+/// The picture for the classifier, and for the reader where one is asked.
+async fn prepare(
+    guardian: &ImageGuardian,
+    image: ImageBytes,
+    permit: OwnedSemaphorePermit,
+    to_read: bool,
+) -> Result<(Vec<Pixels>, Option<Picture>), ServiceError> {
+    let (size, metrics) = (guardian.size, Arc::clone(&guardian.metrics));
+    let prepared = on_picture_threads(move || {
+        let timer = metrics.image_seconds.start_timer();
+        let prepared = imaging::decode(image.as_bytes(), &Limits::default()).map(|frames| {
+            let pixels: Vec<_> = frames.iter().map(|frame| Pixels(imaging::to_tensor(frame, size).into())).collect();
+            // Otherwise the permit is free from here on: the caller may come with the next picture at once.
+            (pixels, to_read.then(|| Picture::new(frames, Some(permit))))
+        });
+        timer.observe_duration();
+        prepared
+    });
+    Ok(prepared.await??)
+}
+
+/// The highest scores of the texts that are written in a picture.
+async fn read(
+    reader: &TextReader,
+    guardian: &TextGuardian,
+    picture: Picture,
+    deadline: Instant,
+) -> Result<Scores, ServiceError> {
+    let pages = reader.read(picture, deadline).await?;
+    let mut texts: Vec<String> = pages.iter().map(PageText::joined).collect();
+    // The frames of an animation, and a picture over two grounds, mostly say the same.
+    texts.sort_unstable();
+    texts.dedup();
+    let windows = texts.iter().flat_map(|text| reading::windows(text)).collect();
+    let judgements = guardian.judge_all(windows, deadline).await?;
+    Ok(judgements.into_iter().map(|judgement| judgement.scores).fold(Scores::default(), Scores::max))
 }

@@ -7,7 +7,7 @@ use std::{
 
 use tokio::sync::{Semaphore, oneshot};
 
-use super::{RETRY_AFTER, ServiceError};
+use super::{RETRY_AFTER, ServiceError, in_portions};
 use crate::{
     domain::{Expressibility, Scores},
     engine::Batcher,
@@ -21,10 +21,6 @@ const INLINE_BYTES: usize = 4096;
 
 /// Requests with longer texts that may be tokenised or wait for it.
 const LONG_TEXTS: usize = 32;
-
-/// Most windows of one request in the queue at once: a few batches. The next follow when these are answered, so that
-/// nothing is too long for the queue, and a short text does not wait behind the whole of a long one.
-const PORTION: usize = 64;
 
 /// A text classifier behind its batcher.
 pub struct TextGuardian {
@@ -89,7 +85,7 @@ impl TextGuardian {
             counts.push((tokens.raw.len(), tokens.normalised.len()));
             windows.extend(tokens.raw.into_iter().chain(tokens.normalised));
         }
-        let outputs = self.classify(windows, deadline).await?;
+        let outputs = in_portions(&self.batcher, windows, deadline).await?;
         let mut rest = outputs.as_slice();
         counts
             .into_iter()
@@ -119,18 +115,6 @@ impl TextGuardian {
         });
         // The reply is dropped unsent only when tokenising panicked.
         answer.await.map_err(|_| ServiceError::Internal)?
-    }
-
-    /// Runs all windows, a portion at a time.
-    async fn classify(&self, windows: Vec<Window>, deadline: Instant) -> Result<Vec<TextOutput>, ServiceError> {
-        let portion = PORTION.min(self.batcher.capacity()).max(1);
-        let mut outputs = Vec::with_capacity(windows.len());
-        let mut windows = windows.into_iter();
-        while windows.len() > 0 {
-            let next = windows.by_ref().take(portion).collect();
-            outputs.extend(self.batcher.submit(next, deadline).await?);
-        }
-        Ok(outputs)
     }
 
     /// Of `windows` the first `raw` are of the text as it was written: only these say what kind of text it is, as a

@@ -9,6 +9,7 @@ mod language;
 mod moderation;
 mod prism;
 mod readiness;
+mod reading;
 mod sunshine;
 mod writer;
 
@@ -23,13 +24,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub use guardian_image::ImageGuardian;
 pub use guardian_text::TextGuardian;
 pub use readiness::{ModelStatus, Readiness};
+pub use reading::{PageText, ReaderStages, TextReader};
 pub use writer::Writer;
 
 use crate::{
     domain::{
         Category, Finding, ImageBytes, ModelId, ModerationInput, Operation, Prism, Threshold, ValidText, Verdict,
     },
-    engine::EngineError,
+    engine::{Batcher, EngineError},
+    imaging::ImageError,
     telemetry::Metrics,
 };
 
@@ -79,6 +82,16 @@ impl From<EngineError> for ServiceError {
     }
 }
 
+impl From<ImageError> for ServiceError {
+    fn from(error: ImageError) -> Self {
+        match error {
+            ImageError::Unsupported => Self::UnsupportedImage,
+            ImageError::TooLarge => Self::ImageTooLarge,
+            ImageError::Corrupt => Self::CorruptImage,
+        }
+    }
+}
+
 /// A queue of this server drains within about a second.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -89,8 +102,10 @@ pub struct Models {
     pub writer: Option<Arc<Writer>>,
     /// Moderates texts, and guards what the writer writes.
     pub text: Option<Arc<TextGuardian>>,
-    /// Moderates pictures.
+    /// Moderates pictures by what they show.
     pub image: Option<Arc<ImageGuardian>>,
+    /// Reads the text in pictures, which the text classifier then judges.
+    pub reader: Option<Arc<TextReader>>,
 }
 
 /// Bounds of the use cases.
@@ -172,10 +187,11 @@ impl Services {
         image: ImageBytes,
         threshold: Threshold,
     ) -> Result<Verdict, ServiceError> {
-        let guardian = self.models(model).image.as_ref().ok_or(ServiceError::ModelNotInstalled)?;
+        let models = self.models(model);
+        models.image.as_ref().ok_or(ServiceError::ModelNotInstalled)?;
         let permit = self.image_permit()?;
-        let scores = self.timed(|deadline| guardian.judge(image, permit, deadline)).await?;
-        Ok(self.verdict(Operation::GuardianImage, threshold.judge(scores)))
+        let judged = self.timed(|deadline| guardian_image::judge(models, image, permit, deadline)).await?;
+        Ok(self.verdict(Operation::GuardianImage, threshold.judge(judged.scores())))
     }
 
     /// Moderates texts and pictures together, all under one deadline: a finding for each part, or one for the whole.
@@ -211,7 +227,7 @@ impl Services {
     }
 
     fn models(&self, id: ModelId) -> &Models {
-        const NONE: &Models = &Models { writer: None, text: None, image: None };
+        const NONE: &Models = &Models { writer: None, text: None, image: None, reader: None };
         self.models.get(&id).unwrap_or(NONE)
     }
 
@@ -232,4 +248,24 @@ impl Services {
         }
         verdict
     }
+}
+
+/// Most items of one request in a queue at once: a few batches. The next follow when these are answered, so that
+/// nothing is too long for the queue, and a short request does not wait behind the whole of a long one.
+const PORTION: usize = 64;
+
+/// Runs all inputs, a portion at a time.
+async fn in_portions<I: Send + 'static, O: Send + 'static>(
+    batcher: &Batcher<I, O>,
+    inputs: Vec<I>,
+    deadline: Instant,
+) -> Result<Vec<O>, ServiceError> {
+    let portion = PORTION.min(batcher.capacity()).max(1);
+    let mut outputs = Vec::with_capacity(inputs.len());
+    let mut inputs = inputs.into_iter();
+    while inputs.len() > 0 {
+        let next = inputs.by_ref().take(portion).collect();
+        outputs.extend(batcher.submit(next, deadline).await?);
+    }
+    Ok(outputs)
 }

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Models, ServiceError};
-use crate::domain::{ImageBytes, Modality, Part, Scores};
+use super::{Models, ServiceError, guardian_image};
+use crate::domain::{ImageBytes, Judged, Modality, Part};
 
 /// Scores every part, in order. `permit` is asked for each picture when its turn comes: one request holds one place.
 pub(super) async fn score(
@@ -13,30 +13,30 @@ pub(super) async fn score(
     parts: Vec<Part>,
     permit: impl Fn() -> Result<OwnedSemaphorePermit, ServiceError>,
     deadline: Instant,
-) -> Result<Vec<(Modality, Scores)>, ServiceError> {
+) -> Result<Vec<Judged>, ServiceError> {
     let order: Vec<Modality> = parts.iter().map(Part::modality).collect();
     let (texts, pictures) = sorted(parts);
     // Both are looked for before any work is done.
     let text = if texts.is_empty() { None } else { Some(installed(models.text.as_ref())?) };
-    let image = if pictures.is_empty() { None } else { Some(installed(models.image.as_ref())?) };
+    if !pictures.is_empty() {
+        installed(models.image.as_ref())?;
+    }
 
     let mut of_texts = Vec::new().into_iter();
     if let Some(guardian) = text {
         of_texts = guardian.judge_all(texts, deadline).await?.into_iter();
     }
     let mut of_pictures = Vec::with_capacity(pictures.len());
-    if let Some(guardian) = image {
-        for picture in pictures {
-            of_pictures.push(guardian.judge(picture, permit()?, deadline).await?);
-        }
+    for picture in pictures {
+        of_pictures.push(guardian_image::judge(models, picture, permit()?, deadline).await?);
     }
     let mut of_pictures = of_pictures.into_iter();
     let scored = order.into_iter().map(|modality| {
-        let scores = match modality {
-            Modality::Text => of_texts.next().map(|judgement| judgement.scores),
+        let judged = match modality {
+            Modality::Text => of_texts.next().map(|judgement| Judged::text(judgement.scores)),
             Modality::Image => of_pictures.next(),
         };
-        Ok((modality, scores.ok_or(ServiceError::Internal)?))
+        judged.ok_or(ServiceError::Internal)
     });
     scored.collect()
 }

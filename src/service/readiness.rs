@@ -31,7 +31,7 @@ pub struct Readiness {
 pub struct ModelStatus {
     /// The identifier.
     pub id: ModelId,
-    /// `generator`, `text` or `image`.
+    /// `generator`, `text`, `image` or `ocr`.
     pub component: &'static str,
     /// Whether it has answered of late.
     pub ready: bool,
@@ -77,6 +77,10 @@ impl Probe {
             if let Some(image) = &models.image {
                 let answer = if image.answered_within(FRESH) { Ok(()) } else { image.probe(PATIENCE).await };
                 statuses.push(status("image", image.digest(), answer));
+            }
+            if let Some(reader) = &models.reader {
+                let answer = if reader.answered_within(FRESH) { Ok(()) } else { reader.probe(PATIENCE).await };
+                statuses.push(status("ocr", reader.digest(), answer));
             }
         }
         let ready = !statuses.is_empty() && statuses.iter().all(|status| status.ready);

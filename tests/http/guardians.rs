@@ -1,5 +1,7 @@
 //! `POST /v1/guardians/text` and `/v1/guardians/image`
 
+use std::time::Duration;
+
 use base64::{
     Engine,
     engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD},
@@ -8,8 +10,9 @@ use image::ImageFormat;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Answer, GUARD_IMAGE, GUARD_TEXT, Server,
-    pictures::{BLACK, MAGENTA, WHITE, encoded, picture, png},
+    Answer, GUARD_IMAGE, GUARD_TEXT, Server, Setup,
+    doubles::SLOW,
+    pictures::{BLACK, BLUE, CYAN, GREEN, MAGENTA, RED, WHITE, YELLOW, encoded, line, picture, png, standing_line},
 };
 
 async fn judge(text: &str, threshold: Option<f64>) -> Answer {
@@ -210,4 +213,73 @@ async fn a_threshold_applies_to_pictures() {
         answer.assert_ok();
         assert_eq!(answer.json()["flagged"], flagged, "{threshold}");
     }
+}
+
+/// The scores of a picture that is accepted.
+async fn scores(server: &Server, picture: &[u8]) -> Value {
+    let answer = look(server, encoded(picture)).await;
+    answer.assert_ok();
+    answer.json()["category_scores"].clone()
+}
+
+#[tokio::test]
+async fn text_in_a_picture_is_judged_as_text() {
+    let server = Server::new();
+    let answer = look(&server, encoded(&line(RED, GREEN))).await.json();
+    assert_eq!((&answer["flagged"], &answer["categories"]["hate"]), (&json!(true), &json!(true)));
+    assert_eq!(answer["category_scores"]["hate"], 0.9);
+    assert_eq!(scores(&server, &line(GREEN, RED)).await["violence"], 0.7);
+    assert_eq!(server.metrics.flagged.with_label_values(&["guardian_image", "hate"]).get(), 1);
+    // What the picture shows still counts.
+    assert!(answer["category_scores"]["sexual"].as_f64().unwrap() > 0.0);
+}
+
+#[tokio::test]
+async fn lines_are_turned_until_they_can_be_read() {
+    let server = Server::new();
+    // With yellow in it a line is upside down, and its end is its beginning.
+    assert_eq!(scores(&server, &line(YELLOW, RED)).await["hate"], 0.9);
+    assert_eq!(scores(&server, &standing_line(RED, GREEN)).await["hate"], 0.9);
+    assert_eq!(scores(&server, &standing_line(YELLOW, GREEN)).await["violence"], 0.7);
+}
+
+#[tokio::test]
+async fn nothing_is_recognised_where_no_text_is_found() {
+    let server = Server::new();
+    look(&server, encoded(&png(WHITE))).await.assert_ok();
+    let batches = |metrics: &str, stage: &str, count: u32| {
+        let line = format!("dichroic_batch_size_count{{component=\"{stage}\",model=\"double\"}} {count}");
+        assert!(metrics.lines().any(|found| found == line), "no {line} in\n{metrics}");
+    };
+    let metrics = server.get("/metrics").await;
+    for (stage, count) in [("detector", 1), ("orientation", 0), ("recogniser", 0)] {
+        batches(metrics.text(), stage, count);
+    }
+    look(&server, encoded(&line(RED, RED))).await.assert_ok();
+    let metrics = server.get("/metrics").await;
+    for (stage, count) in [("detector", 2), ("orientation", 1), ("recogniser", 1)] {
+        batches(metrics.text(), stage, count);
+    }
+}
+
+#[tokio::test]
+async fn without_a_reader_a_picture_is_only_seen() {
+    let server = Server::with(Setup { reads: false, ..Setup::default() });
+    assert_eq!(scores(&server, &line(RED, RED)).await["hate"], 0.0);
+    assert_eq!(look(&server, encoded(&png(WHITE))).await.json()["categories"]["sexual"], true);
+}
+
+#[tokio::test]
+async fn a_failing_reader_is_a_500_never_a_low_score() {
+    let server = Server::new();
+    look(&server, encoded(&line(CYAN, CYAN))).await.assert_error(500, "internal_error");
+    assert_eq!(scores(&server, &line(RED, RED)).await["hate"], 0.9);
+}
+
+#[tokio::test]
+async fn the_deadline_holds_for_what_is_read() {
+    let server = Server::with(Setup { timeout: SLOW / 4, ..Setup::default() });
+    look(&server, encoded(&line(BLUE, BLUE))).await.assert_error(500, "deadline_exceeded");
+    tokio::time::sleep(SLOW + Duration::from_millis(100)).await;
+    look(&server, encoded(&png(BLACK))).await.assert_ok();
 }

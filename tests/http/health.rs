@@ -32,6 +32,7 @@ async fn ready_lists_every_component() {
             ("alpha-4o-mini", "generator"),
             ("alpha-4o-mini", "text"),
             ("alpha-4o-mini", "image"),
+            ("alpha-4o-mini", "ocr"),
             ("beta-3-haiku", "text"),
         ]
     );

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::{
     Answer, GUARD_TEXT, MODERATIONS, Server, Setup,
     doubles::SLOW,
-    pictures::{BLACK, MAGENTA, WHITE, encoded, picture, png},
+    pictures::{BLACK, MAGENTA, RED, WHITE, encoded, line, picture, png},
     post,
 };
 
@@ -84,15 +84,27 @@ async fn parts_are_one_input_and_the_highest_score_counts() {
     assert_eq!(
         results[0]["category_applied_input_types"],
         json!({
-            "sexual": ["text", "image"], "hate": ["text"], "self-harm": ["text"], "violence": ["text"],
-            "defamation": ["text"],
+            "sexual": ["text", "image"], "hate": ["text", "image"], "self-harm": ["text", "image"],
+            "violence": ["text", "image"], "defamation": ["text", "image"],
         })
     );
 }
 
 #[tokio::test]
+async fn text_in_a_picture_counts_and_is_named() {
+    let found = results(&Server::new(), vec![text("self_harm=0.2"), image(&line(RED, RED))]).await;
+    let scores = &found[0]["category_scores"];
+    assert_eq!((&scores["hate"], &scores["self-harm"]), (&json!(0.9), &json!(0.2)));
+    let found = results(&Server::new(), vec![image(&png(BLACK))]).await;
+    let types = found[0]["category_applied_input_types"].as_object().unwrap();
+    // Looked for, though there is nothing to read.
+    assert!(types.len() == 5 && types.values().all(|kinds| *kinds == json!(["image"])), "{types:?}");
+}
+
+#[tokio::test]
 async fn what_was_not_looked_for_in_a_picture_names_no_picture() {
-    let results = results(&Server::new(), vec![image(&png(WHITE))]).await;
+    let server = Server::with(Setup { reads: false, ..Setup::default() });
+    let results = results(&server, vec![image(&png(WHITE))]).await;
     assert_eq!(results[0]["categories"]["sexual"], true);
     assert_eq!(
         results[0]["category_applied_input_types"],

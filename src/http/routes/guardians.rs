@@ -167,8 +167,9 @@ pub(in crate::http) async fn moderate_text(
 
 /// Judges a picture against five categories of harm.
 ///
-/// `sexual` is judged from what the picture shows. The other four need text read from the picture, which no installed
-/// model does yet: they are 0. Of an animation, up to eight frames are judged, and the highest score counts.
+/// `sexual` is judged from what the picture shows, and every category from the text in it, as text moderation judges
+/// it; the higher score counts. Without text in the picture the other four are 0: nothing sees them in what it shows. Of
+/// an animation, up to eight frames are judged, and the highest score counts.
 #[utoipa::path(
     post,
     path = "/v1/guardians/image",

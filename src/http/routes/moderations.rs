@@ -196,7 +196,8 @@ impl From<Finding> for ModerationResult {
 /// Judges texts and pictures against five categories of harm, in the form of OpenAI's moderation endpoint.
 ///
 /// OpenAI's clients work with this server's address and key. The five categories here are all there are: of OpenAI's
-/// other keys (`harassment`, `illicit`, those with a slash) none is in an answer. In pictures only `sexual` is judged.
+/// other keys (`harassment`, `illicit`, those with a slash) none is in an answer. Of what a picture shows, only `sexual`
+/// is judged; of the text in it, everything.
 #[utoipa::path(
     post,
     path = "/v1/moderations",
@@ -235,8 +236,8 @@ impl From<Finding> for ModerationResult {
                         "defamation": 0.0008,
                     },
                     "category_applied_input_types": {
-                        "sexual": ["text", "image"], "hate": ["text"], "self-harm": ["text"], "violence": ["text"],
-                        "defamation": ["text"],
+                        "sexual": ["text", "image"], "hate": ["text", "image"], "self-harm": ["text", "image"],
+                        "violence": ["text", "image"], "defamation": ["text", "image"],
                     },
                 }],
             }))),

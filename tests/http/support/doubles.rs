@@ -4,11 +4,17 @@
 //! `reader:panic`. The generator obeys `scribe:empty`, `scribe:harm`, `scribe:torn` (harm by a hair, else a good answer),
 //! `scribe:dull` (the dark side of everything by a hair), `scribe:vague` (forgets the number 4711 by a hair),
 //! `scribe:echo`, `scribe:long` and `scribe:panic`. The image classifier's score is the mean brightness.
+//!
+//! The text reader takes bright colours for text, a line with yellow in it for one that is upside down, and the first
+//! colour of a line for what it says: see [`said`]. Magenta says nothing.
 
 use std::{thread::sleep, time::Duration};
 
-use dichroic::runtime::{Decode, Forward, Pixels, RuntimeError, Step, TextOutput, Window};
+use dichroic::runtime::{
+    Decode, Forward, LinePixels, PagePixels, Pixels, Reading, RuntimeError, Step, TextMap, TextOutput, Window,
+};
 
+use super::pictures::{BLUE, CYAN, GREEN, RED, YELLOW};
 use super::tokenizers::{END, NEGATIVE, POSITIVE, STOP, VOCABULARY, WINDOW};
 
 /// How long `reader:slow` takes.
@@ -85,6 +91,82 @@ impl Forward for Lens {
         };
         Ok(batch.iter().map(mean).collect())
     }
+}
+
+/// The detector.
+pub(super) struct Finder;
+
+impl Forward for Finder {
+    type Input = PagePixels;
+    type Output = TextMap;
+
+    fn cost(_: &PagePixels) -> usize {
+        1
+    }
+
+    fn run(&mut self, batch: &[PagePixels]) -> Result<Vec<TextMap>, RuntimeError> {
+        let map = |page: &PagePixels| TextMap {
+            width: page.width,
+            probabilities: colours(&page.rgb).map(|colour| if colour.is_some() { 1.0 } else { 0.0 }).collect(),
+        };
+        Ok(batch.iter().map(map).collect())
+    }
+}
+
+/// The orientation of lines.
+pub(super) struct Compass;
+
+impl Forward for Compass {
+    type Input = LinePixels;
+    type Output = f32;
+
+    fn cost(_: &LinePixels) -> usize {
+        1
+    }
+
+    fn run(&mut self, batch: &[LinePixels]) -> Result<Vec<f32>, RuntimeError> {
+        let yellow = |line: &LinePixels| colours(&line.rgb).any(|colour| colour == Some(YELLOW));
+        Ok(batch.iter().map(|line| if yellow(line) { 1.0 } else { 0.0 }).collect())
+    }
+}
+
+/// The recogniser.
+pub(super) struct Scholar;
+
+impl Forward for Scholar {
+    type Input = LinePixels;
+    type Output = Reading;
+
+    fn cost(line: &LinePixels) -> usize {
+        line.width
+    }
+
+    fn run(&mut self, batch: &[LinePixels]) -> Result<Vec<Reading>, RuntimeError> {
+        batch.iter().map(|line| Ok(Reading { text: said(line)?.into(), confidence: 0.9 })).collect()
+    }
+}
+
+/// What the first colour in the middle of a line says.
+fn said(line: &LinePixels) -> Result<&'static str, RuntimeError> {
+    let found: Vec<Option<[u8; 3]>> = colours(&line.rgb).collect();
+    let rows = found.len() / line.width;
+    let first = found.chunks(line.width).nth(rows / 2).unwrap().iter().find_map(|colour| *colour);
+    match first {
+        Some(RED) => Ok("hate=0.9"),
+        Some(GREEN) => Ok("violence=0.7"),
+        Some(BLUE) => Ok("reader:slow"),
+        Some(CYAN) => Err(RuntimeError::Inference("as asked".into())),
+        _ => Ok(""),
+    }
+}
+
+/// The pure colour that each pixel is nearest to, where it is bright enough to be one.
+fn colours(rgb: &[u8]) -> impl Iterator<Item = Option<[u8; 3]>> {
+    let (pixels, _) = rgb.as_chunks::<3>();
+    pixels.iter().map(|pixel| {
+        let (high, low) = (*pixel.iter().max().unwrap(), *pixel.iter().min().unwrap());
+        (high - low > 100).then(|| pixel.map(|value| if value > high / 2 { 255 } else { 0 }))
+    })
 }
 
 /// Writes its answer byte by byte.

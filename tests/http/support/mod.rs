@@ -20,9 +20,12 @@ use dichroic::{
     engine::{BatchOptions, Batcher, Generator, GeneratorOptions, batch::BatchPolicy},
     http::{App, BodyLimits, router},
     lifecycle::Lifecycle,
-    registry::Bundle,
-    runtime::{PromptTokenizer, WindowTokenizer},
-    service::{ImageGuardian, Models, ServiceOptions, Services, TextGuardian, Writer},
+    registry::{
+        Bundle,
+        manifest::{DetectorSpec, OrientationSpec, RecogniserSpec, TextReaderSpec},
+    },
+    runtime::{Forward, PromptTokenizer, RuntimeError, WindowTokenizer},
+    service::{ImageGuardian, Models, ReaderStages, ServiceOptions, Services, TextGuardian, TextReader, Writer},
     telemetry::Metrics,
 };
 use http_body_util::BodyExt;
@@ -32,7 +35,7 @@ use tempfile::TempDir;
 use time::OffsetDateTime;
 use tower::ServiceExt;
 
-use doubles::{Lens, Reader, Scribe};
+use doubles::{Compass, Finder, Lens, Reader, Scholar, Scribe};
 
 pub(crate) const PRISMS: &str = "/v1/prisms/text";
 pub(crate) const SUNSHINES: &str = "/v1/sunshines/text";
@@ -51,6 +54,8 @@ pub(crate) struct Setup {
     pub(crate) timeout: Duration,
     pub(crate) queue: usize,
     pub(crate) image_queue: usize,
+    /// Whether the text in pictures is read.
+    pub(crate) reads: bool,
     pub(crate) bodies: BodyLimits,
 }
 
@@ -62,6 +67,7 @@ impl Default for Setup {
             timeout: Duration::from_secs(30),
             queue: 512,
             image_queue: 64,
+            reads: true,
             bodies: BodyLimits::default(),
         }
     }
@@ -84,7 +90,7 @@ impl Server {
         Self::with(Setup { limit, ..Setup::default() })
     }
 
-    /// Installed are: all of alpha-4o-mini, the text classifier of beta-3-haiku, nothing else.
+    /// Installed are: all of alpha-4o-mini (without its reader if it is not to read), the text classifier of beta-3-haiku, nothing else.
     pub(crate) fn with(setup: Setup) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let metrics = Metrics::new().unwrap();
@@ -93,7 +99,7 @@ impl Server {
         let keys = KeyStore::open(Some(&key_file), Some(SecretString::from(KEY)), setup.limit).unwrap();
         let keys = Arc::new(keys);
         let options = ServiceOptions { timeout: setup.timeout, image_queue: setup.image_queue };
-        let models = models(folder.path(), setup.queue, &metrics);
+        let models = models(folder.path(), setup.queue, setup.reads, &metrics);
         let services = Arc::new(Services::new(models, options, Arc::clone(&metrics)));
         let app = App {
             services,
@@ -255,12 +261,13 @@ impl Answer {
     }
 }
 
-fn models(folder: &Path, queue: usize, metrics: &Arc<Metrics>) -> BTreeMap<ModelId, Models> {
+fn models(folder: &Path, queue: usize, reads: bool, metrics: &Arc<Metrics>) -> BTreeMap<ModelId, Models> {
     let text = Arc::new(text_guardian(folder, queue, metrics));
     let alpha = Models {
         writer: Some(Arc::new(writer(folder, queue, metrics))),
         text: Some(Arc::clone(&text)),
         image: Some(Arc::new(image_guardian(queue, metrics))),
+        reader: reads.then(|| Arc::new(text_reader(queue, metrics))),
     };
     let beta = Models { text: Some(text), ..Models::default() };
     BTreeMap::from([(ModelId::Alpha, alpha), (ModelId::Beta, beta)])
@@ -285,6 +292,38 @@ fn image_guardian(queue: usize, metrics: &Arc<Metrics>) -> ImageGuardian {
     let factory: dichroic::engine::Factory<Lens> = Arc::new(|| Ok(Lens));
     let batcher = Batcher::start("image", batching(queue), &factory, &model).unwrap();
     ImageGuardian::new(16, batcher, "0".repeat(64), Arc::clone(metrics))
+}
+
+fn text_reader(queue: usize, metrics: &Metrics) -> TextReader {
+    let spec = TextReaderSpec {
+        detector: DetectorSpec {
+            multiple: 32,
+            least_pixels: 1,
+            most_pixels: 1_000_000,
+            most_side: 4096,
+            threshold: 0.3,
+            box_threshold: 0.5,
+            unclip: 1.6,
+        },
+        orientation: OrientationSpec { height: 16, width: 64 },
+        recogniser: RecogniserSpec { height: 16, least_width: 64, width_step: 32, most_width: 512, threshold: 0.5 },
+    };
+    let stages = ReaderStages {
+        detector: stage("detector", queue, || Ok(Finder), metrics),
+        orientation: stage("orientation", queue, || Ok(Compass), metrics),
+        recogniser: stage("recogniser", queue, || Ok(Scholar), metrics),
+    };
+    TextReader::new(stages, spec, "1".repeat(64))
+}
+
+fn stage<F: Forward>(
+    name: &str,
+    queue: usize,
+    make: fn() -> Result<F, RuntimeError>,
+    metrics: &Metrics,
+) -> Batcher<F::Input, F::Output> {
+    let factory: dichroic::engine::Factory<F> = Arc::new(make);
+    Batcher::start(name, batching(queue), &factory, &metrics.model("double", name)).unwrap()
 }
 
 fn writer(folder: &Path, queue: usize, metrics: &Arc<Metrics>) -> Writer {

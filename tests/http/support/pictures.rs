@@ -9,6 +9,12 @@ pub(crate) const BLACK: [u8; 3] = [0, 0, 0];
 pub(crate) const WHITE: [u8; 3] = [255, 255, 255];
 /// Makes the image double panic.
 pub(crate) const MAGENTA: [u8; 3] = [255, 0, 255];
+/// What these say to the double of the text reader, `doubles` tells.
+pub(crate) const RED: [u8; 3] = [255, 0, 0];
+pub(crate) const GREEN: [u8; 3] = [0, 255, 0];
+pub(crate) const BLUE: [u8; 3] = [0, 0, 255];
+pub(crate) const CYAN: [u8; 3] = [0, 255, 255];
+pub(crate) const YELLOW: [u8; 3] = [255, 255, 0];
 
 pub(crate) fn picture(color: [u8; 3], format: ImageFormat) -> Vec<u8> {
     let mut bytes = Cursor::new(Vec::new());
@@ -19,6 +25,30 @@ pub(crate) fn picture(color: [u8; 3], format: ImageFormat) -> Vec<u8> {
 
 pub(crate) fn png(color: [u8; 3]) -> Vec<u8> {
     picture(color, ImageFormat::Png)
+}
+
+/// A black PNG with a level line of text that is half of one colour and half of the other.
+pub(crate) fn line(left: [u8; 3], right: [u8; 3]) -> Vec<u8> {
+    bytes(RgbImage::from_fn(96, 48, |x, y| Rgb(half(x, y, left, right))))
+}
+
+/// The same line from top to bottom.
+pub(crate) fn standing_line(upper: [u8; 3], lower: [u8; 3]) -> Vec<u8> {
+    bytes(RgbImage::from_fn(48, 96, |x, y| Rgb(half(y, x, upper, lower))))
+}
+
+fn half(along: u32, across: u32, first: [u8; 3], second: [u8; 3]) -> [u8; 3] {
+    match along {
+        16..48 if (16..32).contains(&across) => first,
+        48..80 if (16..32).contains(&across) => second,
+        _ => BLACK,
+    }
+}
+
+fn bytes(picture: RgbImage) -> Vec<u8> {
+    let mut bytes = Cursor::new(Vec::new());
+    DynamicImage::ImageRgb8(picture).write_to(&mut bytes, ImageFormat::Png).unwrap();
+    bytes.into_inner()
 }
 
 pub(crate) fn encoded(bytes: &[u8]) -> String {

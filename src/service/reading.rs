@@ -1,0 +1,471 @@
+//! Reading the text in a picture: pages to the detector, lines to the other two networks, and back to running text.
+//!
+//! What is cut, turned and put in order runs on the picture threads; at most one such task of a picture is queued at a
+//! time. A picture without text costs the detector's pass and nothing more.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use rayon::prelude::*;
+use serde::Serialize;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use super::{ServiceError, in_portions};
+use crate::{
+    domain::reading,
+    engine::Batcher,
+    imaging::{
+        self, Frame, Limits, TextBox,
+        reading::{OverviewLimits, Page, RegionRules, Strip, StripRules, passages, text_boxes},
+    },
+    registry::manifest::TextReaderSpec,
+    runtime::{LinePixels, PagePixels, Reading, TextMap},
+};
+
+/// Most lines that are read in a picture, all its frames together: the longest.
+const MOST_LINES: usize = 200;
+/// The pages of one picture share this many times the pixels that a single one may have for the detector.
+const PAGES_AT_FULL_SIZE: u32 = 4;
+/// A page that was laid on its side is read so if this share of its text is found there.
+const FOUND_AGAIN: f32 = 0.5;
+/// How far the votes of a page's lines may be from half before they decide which way up it is.
+const UNDECIDED: f32 = 0.2;
+
+/// The three networks behind their batchers.
+pub struct ReaderStages {
+    /// Where text is.
+    pub detector: Batcher<PagePixels, TextMap>,
+    /// Whether a line is upside down.
+    pub orientation: Batcher<LinePixels, f32>,
+    /// What a line says.
+    pub recogniser: Batcher<LinePixels, Reading>,
+}
+
+/// A text reader.
+pub struct TextReader {
+    stages: ReaderStages,
+    spec: TextReaderSpec,
+    digest: String,
+}
+
+/// What is written on one page. Cannot be printed for debugging: a user's text must not reach a log.
+#[derive(Clone, PartialEq, Eq, Serialize)]
+pub struct PageText {
+    /// Its lines in reading order, by passage.
+    pub passages: Vec<Vec<String>>,
+}
+
+impl PageText {
+    /// The lines joined: a passage is running text, and each begins a line.
+    pub fn joined(&self) -> String {
+        let passages = self.passages.iter().map(|lines| reading::join(lines.iter().map(String::as_str)));
+        passages.collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// Shared by every task that holds pages of one picture: it may outlive the request.
+type Permit = Arc<Option<OwnedSemaphorePermit>>;
+
+/// The pages of one picture, and its place in the queue, which is free again when the last task is done with them.
+pub(super) struct Picture {
+    pages: Vec<Arc<Page>>,
+    permit: Permit,
+}
+
+impl Picture {
+    pub(super) fn new(frames: Vec<Frame>, permit: Option<OwnedSemaphorePermit>) -> Self {
+        let pages = frames.into_iter().map(|frame| Arc::new(Page::new(frame))).collect();
+        Self { pages, permit: Arc::new(permit) }
+    }
+}
+
+/// A page with the boxes of its lines.
+struct Sheet {
+    page: Arc<Page>,
+    boxes: Vec<TextBox>,
+}
+
+/// A line cut out.
+struct Line {
+    /// Which sheet it is of.
+    sheet: usize,
+    text_box: TextBox,
+    strip: Strip,
+}
+
+/// A line with what its networks say.
+struct Read {
+    text_box: TextBox,
+    text: String,
+}
+
+impl TextReader {
+    /// `spec` and `digest` come from the bundle whose networks are behind the batchers.
+    pub fn new(stages: ReaderStages, spec: TextReaderSpec, digest: String) -> Self {
+        Self { stages, spec, digest }
+    }
+
+    pub(super) fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    /// Whether all three networks have answered of late.
+    pub(super) fn answered_within(&self, span: Duration) -> bool {
+        self.stages.detector.answered_within(span)
+            && self.stages.orientation.answered_within(span)
+            && self.stages.recogniser.answered_within(span)
+    }
+
+    /// Shows each network a plain grey picture: proof that they answer.
+    pub(super) async fn probe(&self, time: Duration) -> Result<(), ServiceError> {
+        let deadline = Instant::now() + time;
+        let grey = |width: u32, height: u32| vec![128; width as usize * height as usize * 3];
+        let side = self.spec.detector.multiple;
+        let page = PagePixels { width: side as usize, height: side as usize, rgb: grey(side, side) };
+        self.stages.detector.submit(vec![page], deadline).await?;
+        let orientation = self.spec.orientation;
+        let line = LinePixels { width: orientation.width as usize, rgb: grey(orientation.width, orientation.height) };
+        self.stages.orientation.submit(vec![line], deadline).await?;
+        let recogniser = self.spec.recogniser;
+        let line =
+            LinePixels { width: recogniser.least_width as usize, rgb: grey(recogniser.least_width, recogniser.height) };
+        self.stages.recogniser.submit(vec![line], deadline).await?;
+        Ok(())
+    }
+
+    /// Reads a picture's file: one text for each frame that has any.
+    ///
+    /// # Errors
+    /// [`ServiceError`]
+    pub async fn read_file(&self, bytes: Vec<u8>, time: Duration) -> Result<Vec<PageText>, ServiceError> {
+        let decode = move || imaging::decode(&bytes, &Limits::default()).map(|frames| Picture::new(frames, None));
+        let picture = on_picture_threads(decode).await??;
+        self.read(picture, Instant::now() + time).await
+    }
+
+    /// Reads a picture: one text for each page that has any.
+    pub(super) async fn read(&self, picture: Picture, deadline: Instant) -> Result<Vec<PageText>, ServiceError> {
+        let Picture { pages, permit } = picture;
+        let sheets = self.sheets(pages, &permit, deadline).await?;
+        if sheets.is_empty() {
+            return Ok(Vec::new());
+        }
+        let rules = self.strip_rules();
+        let (sizes, lines) = holding(&permit, move || cut(&sheets, &rules)).await?;
+        let (turned_over, lines) = self.turned_over(lines, sizes.len(), &permit, deadline).await?;
+        let found = self.recognise(lines, &turned_over, &permit, deadline).await?;
+        holding(&permit, move || arranged(found, &sizes, &turned_over)).await
+    }
+
+    /// The pages on which there is text, those that lie on their sides turned.
+    async fn sheets(
+        &self,
+        pages: Vec<Arc<Page>>,
+        permit: &Permit,
+        deadline: Instant,
+    ) -> Result<Vec<Sheet>, ServiceError> {
+        let mut sheets = self.detect(pages, permit, deadline).await?;
+        let lying: Vec<usize> = (0..sheets.len()).filter(|&at| sheets.get(at).is_some_and(Sheet::lies)).collect();
+        if !lying.is_empty() {
+            let pages: Vec<_> =
+                lying.iter().filter_map(|&at| sheets.get(at)).map(|sheet| Arc::clone(&sheet.page)).collect();
+            let turned =
+                holding(permit, move || pages.iter().map(|page| Arc::new(page.turned())).collect::<Vec<_>>()).await?;
+            let turned = self.detect(turned, permit, deadline).await?;
+            for (at, turned) in lying.into_iter().zip(turned) {
+                if let Some(sheet) = sheets.get_mut(at)
+                    && turned.extent() >= sheet.extent() * FOUND_AGAIN
+                {
+                    *sheet = turned;
+                }
+            }
+        }
+        sheets.retain(|sheet| !sheet.boxes.is_empty());
+        Ok(sheets)
+    }
+
+    /// Finds the boxes of every page.
+    async fn detect(
+        &self,
+        pages: Vec<Arc<Page>>,
+        permit: &Permit,
+        deadline: Instant,
+    ) -> Result<Vec<Sheet>, ServiceError> {
+        let limits = self.overview_limits(pages.len());
+        let (pages, overviews) = holding(permit, move || {
+            let overviews: Vec<_> = pages.par_iter().map(|page| page.overview(&limits)).collect();
+            (pages, overviews)
+        })
+        .await?;
+        let scales: Vec<f32> = overviews.iter().map(|overview| overview.scale).collect();
+        let inputs = overviews.into_iter().map(|overview| PagePixels {
+            width: overview.frame.width() as usize,
+            height: overview.frame.height() as usize,
+            rgb: overview.frame.into_rgb(),
+        });
+        let maps = in_portions(&self.stages.detector, inputs.collect(), deadline).await?;
+        let detector = self.spec.detector;
+        let rules = RegionRules {
+            threshold: detector.threshold,
+            box_threshold: detector.box_threshold,
+            unclip: detector.unclip,
+        };
+        holding(permit, move || {
+            let found = pages.into_iter().zip(maps).zip(scales);
+            let sheet = |((page, map), scale): ((Arc<Page>, TextMap), f32)| {
+                let boxes = text_boxes(&map.probabilities, map.width, scale, &rules);
+                Sheet { page, boxes }
+            };
+            found.map(sheet).collect()
+        })
+        .await
+    }
+
+    /// Which sheets are upside down, by the votes of their lines; and each line with the ways it should be read: that
+    /// of its sheet, and the other too where the votes are undecided or the line's own is against them.
+    async fn turned_over(
+        &self,
+        lines: Vec<Line>,
+        sheets: usize,
+        permit: &Permit,
+        deadline: Instant,
+    ) -> Result<(Vec<bool>, Vec<(Line, bool)>), ServiceError> {
+        let orientation = self.spec.orientation;
+        let (lines, inputs) = holding(permit, move || {
+            let input = |line: &Line| LinePixels {
+                width: orientation.width as usize,
+                rgb: line.strip.squeezed(orientation.width, orientation.height),
+            };
+            let inputs: Vec<_> = lines.par_iter().map(input).collect();
+            (lines, inputs)
+        })
+        .await?;
+        let votes = in_portions(&self.stages.orientation, inputs, deadline).await?;
+        Ok(counted(lines, &votes, sheets))
+    }
+
+    /// Reads every line, and keeps what is read with confidence.
+    async fn recognise(
+        &self,
+        lines: Vec<(Line, bool)>,
+        turned_over: &[bool],
+        permit: &Permit,
+        deadline: Instant,
+    ) -> Result<Vec<Vec<Read>>, ServiceError> {
+        let rules = self.strip_rules();
+        let sheets = turned_over.to_vec();
+        let (lines, inputs) = holding(permit, move || {
+            let inputs: Vec<Vec<LinePixels>> = lines
+                .par_iter()
+                .map(|(line, both)| {
+                    let over = sheets.get(line.sheet).copied().unwrap_or(false);
+                    let mut ways = vec![pixels(&line.strip, over, &rules)];
+                    if *both {
+                        ways.push(pixels(&line.strip, !over, &rules));
+                    }
+                    ways
+                })
+                .collect();
+            (lines, inputs)
+        })
+        .await?;
+        let counts: Vec<usize> = inputs.iter().map(Vec::len).collect();
+        let readings = in_portions(&self.stages.recogniser, inputs.into_iter().flatten().collect(), deadline).await?;
+        let mut readings = readings.into_iter();
+        let mut found: Vec<Vec<Read>> = Vec::new();
+        found.resize_with(turned_over.len(), Vec::new);
+        for ((line, _), count) in lines.into_iter().zip(counts) {
+            let best = readings.by_ref().take(count).max_by(|a, b| a.confidence.total_cmp(&b.confidence));
+            if let Some(reading) = best
+                && reading.confidence >= self.spec.recogniser.threshold
+                && let Some(sheet) = found.get_mut(line.sheet)
+            {
+                sheet.push(Read { text_box: line.text_box, text: reading.text });
+            }
+        }
+        Ok(found)
+    }
+
+    fn overview_limits(&self, pages: usize) -> OverviewLimits {
+        let detector = self.spec.detector;
+        let pages = u32::try_from(pages.max(1)).unwrap_or(u32::MAX);
+        let shared = detector.most_pixels.saturating_mul(PAGES_AT_FULL_SIZE) / pages;
+        let most_pixels = detector.most_pixels.min(shared);
+        OverviewLimits {
+            multiple: detector.multiple,
+            least_pixels: detector.least_pixels.min(most_pixels),
+            most_pixels,
+            most_side: detector.most_side,
+        }
+    }
+
+    fn strip_rules(&self) -> StripRules {
+        let recogniser = self.spec.recogniser;
+        StripRules {
+            height: recogniser.height,
+            least_width: recogniser.least_width,
+            width_step: recogniser.width_step,
+            most_width: recogniser.most_width,
+        }
+    }
+}
+
+impl Sheet {
+    /// All its lines' lengths.
+    fn extent(&self) -> f32 {
+        self.boxes.iter().map(TextBox::length).sum()
+    }
+
+    /// Whether most of its text runs from top to bottom.
+    fn lies(&self) -> bool {
+        let standing = self.boxes.iter().filter(|text_box| text_box.is_standing());
+        standing.map(TextBox::length).sum::<f32>() > self.extent() / 2.0
+    }
+}
+
+/// The longest lines of all sheets, cut out; and the sizes of the sheets.
+fn cut(sheets: &[Sheet], rules: &StripRules) -> (Vec<(u32, u32)>, Vec<Line>) {
+    let mut boxes: Vec<(usize, TextBox)> = Vec::new();
+    for (sheet, found) in sheets.iter().enumerate() {
+        boxes.extend(found.boxes.iter().map(|text_box| (sheet, *text_box)));
+    }
+    boxes.sort_by(|(_, a), (_, b)| b.length().total_cmp(&a.length()));
+    boxes.truncate(MOST_LINES);
+    let line = |(sheet, text_box): (usize, TextBox)| {
+        let strip = Strip::cut(&sheets.get(sheet)?.page, &text_box, rules)?;
+        Some(Line { sheet, text_box, strip })
+    };
+    let lines = boxes.into_par_iter().filter_map(line).collect();
+    (sheets.iter().map(|sheet| sheet.page.size()).collect(), lines)
+}
+
+/// Counts the votes: a line's weighs by its width.
+fn counted(lines: Vec<Line>, votes: &[f32], sheets: usize) -> (Vec<bool>, Vec<(Line, bool)>) {
+    let mut sums = vec![(0.0_f64, 0.0_f64); sheets];
+    for (line, vote) in lines.iter().zip(votes) {
+        if let Some((over, all)) = sums.get_mut(line.sheet) {
+            let weight = f64::from(line.strip.width());
+            *over += weight * f64::from(*vote);
+            *all += weight;
+        }
+    }
+    let shares: Vec<f64> = sums.into_iter().map(|(over, all)| if all > 0.0 { over / all } else { 0.0 }).collect();
+    let share = |sheet: usize| shares.get(sheet).copied().unwrap_or(0.0);
+    let lines = lines
+        .into_iter()
+        .zip(votes)
+        .map(|(line, vote)| {
+            let share = share(line.sheet);
+            let both = (share - 0.5).abs() < f64::from(UNDECIDED) || (*vote > 0.5) != (share > 0.5);
+            (line, both)
+        })
+        .collect();
+    (shares.iter().map(|share| *share > 0.5).collect(), lines)
+}
+
+fn pixels(strip: &Strip, turned_over: bool, rules: &StripRules) -> LinePixels {
+    let (width, rgb) = if turned_over { strip.turned_over().canvas(rules) } else { strip.canvas(rules) };
+    LinePixels { width, rgb }
+}
+
+/// The lines of every sheet in reading order; sheets on which nothing was read are left out.
+fn arranged(found: Vec<Vec<Read>>, sizes: &[(u32, u32)], turned_over: &[bool]) -> Vec<PageText> {
+    let sheets = found.into_iter().zip(sizes).zip(turned_over);
+    let page = |((lines, size), over): ((Vec<Read>, &(u32, u32)), &bool)| {
+        let boxes: Vec<TextBox> =
+            lines.iter().map(|line| if *over { line.text_box.turned_over(*size) } else { line.text_box }).collect();
+        let text = |place: usize| lines.get(place).map(|line| line.text.trim().to_owned());
+        let passages = passages(&boxes)
+            .into_iter()
+            .map(|places| places.into_iter().filter_map(text).filter(|line| !line.is_empty()).collect::<Vec<_>>());
+        PageText { passages: passages.filter(|lines| !lines.is_empty()).collect() }
+    };
+    sheets.map(page).filter(|page| !page.passages.is_empty()).collect()
+}
+
+/// Runs work on the picture threads that holds what belongs to a picture.
+async fn holding<T: Send + 'static>(
+    permit: &Permit,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ServiceError> {
+    let permit = Arc::clone(permit);
+    on_picture_threads(move || {
+        let _permit = permit;
+        work()
+    })
+    .await
+}
+
+/// Runs work on the picture threads. Work whose caller has left before it begins is not done.
+///
+/// What the work holds is dropped before its answer arrives.
+pub(super) async fn on_picture_threads<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ServiceError> {
+    let (reply, answer) = oneshot::channel();
+    rayon::spawn(move || {
+        if !reply.is_closed() {
+            // The caller may leave meanwhile.
+            let _ = reply.send(work());
+        }
+    });
+    // The reply is dropped unsent only when the work panicked.
+    answer.await.map_err(|_| ServiceError::Internal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: RegionRules = RegionRules { threshold: 0.3, box_threshold: 0.5, unclip: 1.6 };
+    const STRIPS: StripRules = StripRules { height: 8, least_width: 16, width_step: 8, most_width: 64 };
+
+    /// The boxes of level lines of these heights, 40 wide, one below the other with room between them.
+    fn boxes(heights: &[usize]) -> Vec<TextBox> {
+        let mut map = Vec::new();
+        for &height in heights {
+            map.extend([0.0; 60].repeat(20));
+            map.extend([[0.0; 10].as_slice(), &[0.9; 40], &[0.0; 10]].concat().repeat(height));
+        }
+        text_boxes(&map, 60, 1.0, &RULES)
+    }
+
+    fn lines(count: usize) -> Vec<Line> {
+        let page = Page::new(Frame::new(60, 60, vec![0; 60 * 60 * 3]).expect("the bytes fit"));
+        let text_box = boxes(&[8])[0];
+        (0..count)
+            .map(|_| Line { sheet: 0, text_box, strip: Strip::cut(&page, &text_box, &STRIPS).expect("it is cut") })
+            .collect()
+    }
+
+    #[test]
+    fn a_decided_page_is_read_its_way_and_a_dissenting_line_both_ways() {
+        let both = |votes: &[f32]| {
+            let (turned_over, lines) = counted(lines(votes.len()), votes, 1);
+            (turned_over[0], lines.iter().map(|(_, both)| *both).collect::<Vec<_>>())
+        };
+        assert_eq!(both(&[0.1, 0.0, 0.2]), (false, vec![false, false, false]));
+        assert_eq!(both(&[1.0, 0.9, 0.9]), (true, vec![false, false, false]));
+        assert_eq!(both(&[0.0, 0.1, 0.1, 0.9]), (false, vec![false, false, false, true]));
+        assert_eq!(both(&[0.55, 0.4]), (false, vec![true, true]));
+    }
+
+    #[test]
+    fn lines_are_joined_in_the_order_of_their_page() {
+        let found = boxes(&[8, 8]);
+        let (upper, lower) = if found[0] == boxes(&[8])[0] { (found[0], found[1]) } else { (found[1], found[0]) };
+        let page = |turned_over: bool| {
+            let read = |text_box, text: &str| Read { text_box, text: text.into() };
+            let sheets = vec![vec![read(lower, " second "), read(upper, "first"), read(lower, " ")], Vec::new()];
+            arranged(sheets, &[(60, 56), (60, 56)], &[turned_over, false])
+        };
+        let joined = |pages: Vec<PageText>| pages.iter().map(PageText::joined).collect::<Vec<_>>();
+        let words =
+            |turned_over| joined(page(turned_over))[0].split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(joined(page(false)).len(), 1, "a page on which nothing is read is left out");
+        assert_eq!(words(false), ["first", "second"]);
+        assert_eq!(words(true), ["second", "first"]);
+    }
+}
