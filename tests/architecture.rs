@@ -48,7 +48,7 @@ const KEEPERS: &[(&str, &[&str])] = &[
     ("rayon", &["cli", "service"]),
     ("tokio", &["access", "cli", "engine", "http", "lifecycle", "service"]),
     ("tokio_util", &["http", "lifecycle"]),
-    ("whatlang", &["service"]),
+    ("whichlang", &["service"]),
 ];
 
 /// All the pure room may name besides itself: no I/O, no clock, no threads.
