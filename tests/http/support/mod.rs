@@ -52,6 +52,7 @@ pub(crate) struct Setup {
     pub(crate) queue: usize,
     pub(crate) image_queue: usize,
     pub(crate) bodies: BodyLimits,
+    pub(crate) playground: bool,
 }
 
 impl Default for Setup {
@@ -63,6 +64,7 @@ impl Default for Setup {
             queue: 512,
             image_queue: 64,
             bodies: BodyLimits::default(),
+            playground: true,
         }
     }
 }
@@ -102,6 +104,7 @@ impl Server {
             metrics: Arc::clone(&metrics),
             lifecycle: lifecycle.clone(),
             bodies: setup.bodies,
+            playground: setup.playground,
         };
         Self { router: router(app), metrics, lifecycle, keys, folder }
     }
