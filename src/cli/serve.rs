@@ -56,6 +56,7 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
             metrics,
             lifecycle: lifecycle.clone(),
             bodies: BodyLimits { deadline: config.request_timeout, ..BodyLimits::default() },
+            playground: config.playground,
         };
         let options = ServeOptions {
             max_connections: config.max_connections,

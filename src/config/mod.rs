@@ -145,6 +145,8 @@ pub struct Config {
     pub max_connections: usize,
     /// Time for a request's headers.
     pub header_timeout: Duration,
+    /// Whether `/` serves the playground.
+    pub playground: bool,
     /// How log lines are written.
     pub log_format: LogFormat,
     /// What is logged, as a `tracing` filter (its syntax is judged by the subscriber).
@@ -231,6 +233,7 @@ fn refuse(error: &figment::Error, file: Option<&Path>) -> ConfigError {
 fn rule(setting: &Setting) -> String {
     match (setting.kind, setting.name) {
         (Kind::Number { min, max, .. }, _) => format!("a whole number from {min} to {max}"),
+        (Kind::Switch, _) => "true or false".to_owned(),
         (_, "listen") => "an IP address and a port, such as 127.0.0.1:8080 or [::1]:8080".to_owned(),
         (_, "models") => {
             let names: Vec<_> = ModelId::ALL.iter().map(|id| id.as_str()).collect();
@@ -271,6 +274,7 @@ impl Validator<'_> {
             image_queue: self.number("image_queue", raw.image_queue)?,
             max_connections: self.number("max_connections", raw.max_connections)?,
             header_timeout: Duration::from_millis(self.number("header_timeout_ms", raw.header_timeout_ms)?),
+            playground: raw.playground.unwrap_or(true),
             log_format: self.log_format(raw.log_format.as_deref())?,
             log: raw.log.unwrap_or_else(|| "info".to_owned()),
         })
@@ -382,7 +386,21 @@ mod tests {
         assert_eq!((config.text_queue, config.batch_tokens), (1024, 2048));
         assert_eq!((config.generator_slots, config.generator_queue, config.image_queue), (8, 64, 32));
         assert_eq!((config.max_connections, config.header_timeout), (1024, Duration::from_secs(10)));
+        assert!(config.playground);
         assert_eq!((config.log_format, config.log.as_str()), (LogFormat::Json, "info"));
+    }
+
+    #[test]
+    fn a_switch_is_turned_off_by_file_environment_or_flag() {
+        assert!(!load(Some("playground = false"), &[], &[]).unwrap().playground);
+        assert!(!load(None, &[("DICHROIC_PLAYGROUND", "false")], &[]).unwrap().playground);
+        let config = load(Some("playground = true"), &[("DICHROIC_PLAYGROUND", "true")], &["--playground", "false"]);
+        assert!(!config.unwrap().playground);
+        assert_eq!(
+            refusal(None, &[("DICHROIC_PLAYGROUND", "off")], &[]),
+            "playground, set by the environment variable DICHROIC_PLAYGROUND, must be true or false; correct or \
+             remove it"
+        );
     }
 
     #[test]
@@ -465,6 +483,8 @@ mod tests {
             "text_queue = 1.5",
             "text_queue = '5'",
             "text_queue = 99999999999999999999",
+            "playground = 'false'",
+            "playground = 0",
             "log = 5",
         ] {
             assert!(load(Some(toml), &[], &[]).is_err(), "{toml}");

@@ -28,6 +28,8 @@ pub enum Kind {
     Text,
     /// A list; separated by commas in the environment and on the command line.
     List,
+    /// `true` or `false`.
+    Switch,
     /// A whole number within bounds.
     Number {
         /// Used when the setting is absent.
@@ -77,7 +79,7 @@ const fn number(name: &'static str, default: u64, min: u64, max: u64) -> Setting
 }
 
 /// Every setting, in the order of the help.
-pub const SETTINGS: [Setting; 20] = [
+pub const SETTINGS: [Setting; 21] = [
     text("listen"),
     text("models_dir"),
     text("runtime_library"),
@@ -97,6 +99,7 @@ pub const SETTINGS: [Setting; 20] = [
     number("image_queue", 32, 1, 65_536),
     number("max_connections", 1_024, 1, 1_000_000),
     number("header_timeout_ms", 10_000, 100, 600_000),
+    Setting { name: "playground", kind: Kind::Switch },
     text("log_format"),
     text("log"),
 ];
@@ -124,6 +127,7 @@ pub(super) struct RawConfig {
     pub(super) image_queue: Option<u64>,
     pub(super) max_connections: Option<u64>,
     pub(super) header_timeout_ms: Option<u64>,
+    pub(super) playground: Option<bool>,
     pub(super) log_format: Option<String>,
     pub(super) log: Option<String>,
 }
@@ -201,6 +205,10 @@ pub struct ServeFlags {
     /// [default: 10000] [env: DICHROIC_HEADER_TIMEOUT_MS]
     #[arg(long, value_name = "MS")]
     pub header_timeout_ms: Option<u64>,
+    /// Whether / serves a page on which people try the operations with a key of theirs: true or false
+    /// [default: true] [env: DICHROIC_PLAYGROUND]
+    #[arg(long, value_name = "BOOL", hide_possible_values = true)]
+    pub playground: Option<bool>,
     /// How log lines are written: json or text [default: json] [env: DICHROIC_LOG_FORMAT]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<String>,
@@ -267,7 +275,8 @@ fn typed(kind: Kind, value: String) -> Value {
     match kind {
         Kind::Text => Value::from(value),
         Kind::List => value.split(',').map(str::trim).filter(|item| !item.is_empty()).collect::<Vec<_>>().into(),
-        // What is no number stays a text, which is then refused by its type.
+        // What is no switch or no number stays a text, which is then refused by its type.
+        Kind::Switch => value.trim().parse::<bool>().map_or_else(|_| Value::from(value), Value::from),
         Kind::Number { .. } => value.trim().parse::<u64>().map_or_else(|_| Value::from(value), Value::from),
     }
 }

@@ -1,4 +1,4 @@
-//! The HTTP face of the service: routes, credentials, limits, bodies, answers, errors and documentation.
+//! The HTTP face of the service: routes, credentials, limits, bodies, answers, errors, documentation and the playground.
 //!
 //! Owns everything that is particular to HTTP and translates it to and from the types of `domain`, `access` and
 //! `service`; the only importer of axum and utoipa. Refuses decisions: what a text means is for `service` to say.
@@ -12,6 +12,7 @@ mod health;
 mod input;
 mod observe;
 mod openapi;
+mod playground;
 mod router;
 mod routes;
 mod server;
@@ -46,6 +47,8 @@ pub struct App {
     pub lifecycle: Lifecycle,
     /// How much of a body is held, and for how long.
     pub bodies: BodyLimits,
+    /// Whether `/` serves the playground.
+    pub playground: bool,
 }
 
 /// Bounds on request bodies while they arrive. Their largest sizes are fixed by the interface.

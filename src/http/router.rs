@@ -21,7 +21,7 @@ use super::{
     error::ApiError,
     health,
     observe::observe,
-    openapi,
+    openapi, playground,
     routes::{guardians, moderations, prisms, sunshines},
 };
 
@@ -47,10 +47,14 @@ pub fn router(app: App) -> Router {
     let shared = Shared::new(app, openapi::document());
     let guard = from_fn_with_state(Arc::clone(&shared), guard);
     // Around the method, not the path: a wrong method is told so before anyone asks for a credential.
-    Router::from(api(|method| method.route_layer(guard.clone())))
+    let mut routes = Router::from(api(|method| method.route_layer(guard.clone())))
         .route("/docs", get(openapi::docs_root))
         .route("/docs/", get(openapi::docs_index))
-        .route("/docs/{file}", get(openapi::docs_file))
+        .route("/docs/{file}", get(openapi::docs_file));
+    if shared.app.playground {
+        routes = routes.route("/", get(playground::page));
+    }
+    routes
         .fallback(async || ApiError::NotFound)
         .method_not_allowed_fallback(async || ApiError::MethodNotAllowed)
         .layer(from_fn_with_state(Arc::clone(&shared), observe))

@@ -13,6 +13,7 @@ mod health;
 mod limits;
 mod logs;
 mod moderations;
+mod playground;
 mod prisms;
 mod properties;
 mod serving;

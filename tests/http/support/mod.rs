@@ -57,6 +57,7 @@ pub(crate) struct Setup {
     /// Whether the text in pictures is read.
     pub(crate) reads: bool,
     pub(crate) bodies: BodyLimits,
+    pub(crate) playground: bool,
 }
 
 impl Default for Setup {
@@ -69,6 +70,7 @@ impl Default for Setup {
             image_queue: 64,
             reads: true,
             bodies: BodyLimits::default(),
+            playground: true,
         }
     }
 }
@@ -108,6 +110,7 @@ impl Server {
             metrics: Arc::clone(&metrics),
             lifecycle: lifecycle.clone(),
             bodies: setup.bodies,
+            playground: setup.playground,
         };
         Self { router: router(app), metrics, lifecycle, keys, folder }
     }
