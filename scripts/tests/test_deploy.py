@@ -391,7 +391,10 @@ def test_a_digest_wins_over_a_tag(chart: Any) -> None:
 
 def test_the_service_monitor_scrapes_the_metrics_under_the_job_of_the_alerts(chart: Any) -> None:
     monitor = Release(chart, SETS["everything"])["ServiceMonitor"]
-    assert (monitor["apiVersion"], monitor["metadata"]["labels"]["release"]) == ("monitoring.coreos.com/v1", "prometheus")
+    assert (monitor["apiVersion"], monitor["metadata"]["labels"]["release"]) == (
+        "monitoring.coreos.com/v1",
+        "prometheus",
+    )
     assert monitor["spec"]["endpoints"] == [
         {"port": "http", "path": "/metrics", "interval": "30s", "scrapeTimeout": "10s"}
     ]

@@ -8,9 +8,10 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
 
 import promql_parser as promql
 import pytest
@@ -287,7 +288,9 @@ def test_panels_ask_for_what_the_server_tells(panel: dict[str, Any]) -> None:
         assert set(re.findall(r"{{(\w+)}}", target.get("legendFormat", ""))) <= grouped
         # Every panel obeys the choice of replicas above it.
         for selected in selections(promql.parse(plain(target["expr"]))):
-            assert {("job", "$job"), ("instance", "$instance")} <= {(label, value) for label, _, value in selected.values}
+            assert {("job", "$job"), ("instance", "$instance")} <= {
+                (label, value) for label, _, value in selected.values
+            }
 
 
 def plain(query: str) -> str:
