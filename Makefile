@@ -10,7 +10,7 @@ VENV_PYTHON := .venv/bin/python
 BINARY := target/release/dichroic
 
 .DEFAULT_GOAL := help
-.PHONY: help setup models build demo serve test test-rust test-scripts fmt lint bench lock clean
+.PHONY: help setup models build demo serve test test-rust test-scripts test-deploy fmt lint bench lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,7 +33,7 @@ serve: build ## serve on 127.0.0.1:8080 with a fresh key
 
 test: ## set-up, then every check and test
 	@$(PYTHON) scripts/setup --require cargo cc
-	@$(MAKE) --no-print-directory lint test-rust test-scripts
+	@$(MAKE) --no-print-directory lint test-rust test-scripts test-deploy
 	@echo 'make test: every check passed.'
 
 test-rust: ## unit, integration, architecture, golden and doc tests of the server
@@ -42,7 +42,11 @@ test-rust: ## unit, integration, architecture, golden and doc tests of the serve
 
 test-scripts: ## tests of set-up, of the conversions, and of the running server
 	@$(CARGO) build --locked --quiet
-	@$(VENV_PYTHON) -m pytest -q scripts/tests
+	@$(VENV_PYTHON) -m pytest -q scripts/tests --ignore-glob "*/test_deploy*.py"
+
+test-deploy: ## tests of the Helm chart, the alert rules and all else in deploy/
+	@$(PYTHON) scripts/deploy_tools
+	@.venv-deploy/bin/python -m pytest -q scripts/tests/test_deploy*.py
 
 fmt: ## format the Rust code
 	@$(CARGO) fmt
@@ -54,8 +58,8 @@ lint: ## formatting and clippy, warnings denied
 bench: build ## criterion benchmarks
 	@$(CARGO) bench --locked
 
-lock: ## write scripts/requirements.lock anew from requirements.in
+lock: ## write each requirements.lock anew from its requirements.in
 	@$(PYTHON) scripts/lock
 
 clean: ## remove what was built here; downloads stay in the cache
-	@rm -rf target .venv runtime models/*/build
+	@rm -rf target .venv .venv-deploy runtime models/*/build

@@ -1,0 +1,58 @@
+{{- define "dichroic.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "dichroic.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" }}
+{{- else if contains (include "dichroic.name" .) .Release.Name }}
+{{- .Release.Name | trunc 63 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name (include "dichroic.name" .) | trunc 63 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "dichroic.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "dichroic.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "dichroic.labels" -}}
+{{ include "dichroic.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "dichroic.image" -}}
+{{- if .Values.image.digest }}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest }}
+{{- else }}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) }}
+{{- end }}
+{{- end }}
+
+{{- define "dichroic.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "dichroic.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{/* The Secret with the keys. A release without any key would only be restarted for ever. */}}
+{{- define "dichroic.keysSecret" -}}
+{{- if .Values.keys.existingSecret }}
+{{- .Values.keys.existingSecret }}
+{{- else if or .Values.keys.keysJson .Values.keys.apiKey }}
+{{- printf "%s-keys" (include "dichroic.fullname" . | trunc 58 | trimSuffix "-") }}
+{{- else }}
+{{- fail "no API key: set keys.existingSecret (or keys.keysJson, or keys.apiKey); `dichroic keys create` makes a key file" }}
+{{- end }}
+{{- end }}
+
+{{/* Pause, grace, and five seconds: the server takes up to two after its grace. */}}
+{{- define "dichroic.terminationSeconds" -}}
+{{- $grace := div (add (int64 .Values.config.shutdown_grace_ms) 999) 1000 }}
+{{- add (int64 .Values.preStopSeconds) $grace 5 }}
+{{- end }}

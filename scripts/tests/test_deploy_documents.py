@@ -1,0 +1,210 @@
+"""The systemd unit, the example settings and the documents: that they say what
+the sources say. Run by `make test-deploy`.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rust_sources import ROOT, metrics, settings, text_defaults
+
+try:
+    import tomllib
+except ImportError:
+    import tomli as tomllib
+
+
+def read(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def default(name: str) -> int:
+    value = settings()[name].default
+    assert value is not None
+    return value
+
+
+# --- systemd -------------------------------------------------------------------
+
+
+def unit() -> dict[str, dict[str, list[str]]]:
+    found: dict[str, dict[str, list[str]]] = {}
+    section = ""
+    for line in read("deploy/systemd/dichroic.service").splitlines():
+        if line.startswith("["):
+            section = line.strip("[]")
+            found[section] = {}
+        elif line and not line.startswith("#"):
+            name, value = line.split("=", 1)
+            found[section].setdefault(name, []).append(value)
+    return found
+
+
+def test_the_unit_takes_everything_away_that_the_server_does_not_need() -> None:
+    service = unit()["Service"]
+    assert service["User"] == ["dichroic"] and "DynamicUser" not in service
+    for name in [
+        "NoNewPrivileges",
+        "PrivateTmp",
+        "PrivateDevices",
+        "PrivateUsers",
+        "PrivateIPC",
+        "ProtectHome",
+        "ProtectClock",
+        "ProtectHostname",
+        "ProtectKernelLogs",
+        "ProtectKernelModules",
+        "ProtectKernelTunables",
+        "ProtectControlGroups",
+        "RestrictNamespaces",
+        "RestrictRealtime",
+        "RestrictSUIDSGID",
+        "LockPersonality",
+        "MemoryDenyWriteExecute",
+        "RemoveIPC",
+    ]:
+        assert service[name] == ["yes"], name
+    assert service["ProtectSystem"] == ["strict"]
+    assert service["CapabilityBoundingSet"] == service["AmbientCapabilities"] == [""]
+    assert service["RestrictAddressFamilies"] == ["AF_INET AF_INET6"]
+    assert service["SystemCallFilter"] == ["@system-service", "~@privileged @resources"]
+    assert "ReadWritePaths" not in service
+
+
+def test_the_unit_starts_the_server_with_files_that_it_explains() -> None:
+    service = unit()["Service"]
+    assert service["ExecStart"] == ["/opt/dichroic/bin/dichroic serve --config /etc/dichroic/dichroic.toml"]
+    text = read("deploy/systemd/dichroic.service")
+    for path in (
+        "/opt/dichroic/bin/dichroic",
+        "/opt/dichroic/runtime/libonnxruntime.so",
+        "/etc/dichroic/dichroic.toml",
+    ):
+        assert f" {path}" in text.split("[Unit]")[0], f"nobody is told to put {path} there"
+    for line in service["Environment"]:
+        name, path = line.split("=", 1)
+        assert name in {setting.variable for setting in settings().values()}
+        # The only folder that the unit makes and lets it write to, for `dichroic keys`.
+        assert path.startswith(f"/var/lib/{service['StateDirectory'][0]}/")
+    assert service["WorkingDirectory"] == ["/opt/dichroic"]
+    assert service["EnvironmentFile"][0].startswith("-")
+    assert int(service["TimeoutStopSec"][0]) * 1000 >= default("shutdown_grace_ms") + 2000
+    assert int(service["LimitNOFILE"][0]) > default("max_connections")
+
+
+def test_systemd_understands_every_line(tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        known = read("deploy/systemd/dichroic.service")
+        assert known.index("StartLimitIntervalSec") < known.index("[Service]"), "it belongs to [Unit]"
+        return
+    # The program is not installed here: one that is stands in for it.
+    text = read("deploy/systemd/dichroic.service").replace("/opt/dichroic/bin/dichroic serve", "/bin/true serve")
+    (tmp_path / "dichroic.service").write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [analyze, "verify", tmp_path / "dichroic.service"], capture_output=True, text=True, check=False
+    )
+    assert "dichroic.service" not in done.stdout + done.stderr
+
+
+# --- the example settings --------------------------------------------------------
+
+
+def example() -> dict[str, Any]:
+    """The example with every mark taken away."""
+    return tomllib.loads(re.sub(r"^#(?=\w+ = )", "", read("deploy/dichroic.example.toml"), flags=re.MULTILINE))
+
+
+def test_the_example_sets_nothing_as_it_stands() -> None:
+    assert tomllib.loads(read("deploy/dichroic.example.toml")) == {}
+
+
+def test_the_example_has_every_setting_with_its_default_and_no_other() -> None:
+    stated = example()
+    assert set(stated) == set(settings())
+    for name, setting in settings().items():
+        if setting.default is not None:
+            assert stated[name] == setting.default, name
+    for name, value in text_defaults().items():
+        if name != "models":
+            assert stated[name] == value, name
+    assert stated["api_key"] == "", "an example key would be used"
+
+
+def test_every_setting_of_the_example_is_explained() -> None:
+    lines = read("deploy/dichroic.example.toml").splitlines()
+    for name in settings():
+        (place,) = [number for number, line in enumerate(lines) if line.startswith(f"#{name} = ")]
+        assert lines[place - 1].startswith("# ") and lines[place - 1].endswith((".", "first.")), name
+
+
+def test_the_readme_has_the_same_settings() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `(DICHROIC_\w+)` \| `([^`]*)` \|", read("README.md"), re.MULTILINE)
+    assert [name for name, _, _ in rows] == list(settings())
+    for name, variable, value in rows:
+        setting = settings()[name]
+        assert variable == setting.variable
+        stated = str(setting.default) if setting.default is not None else text_defaults().get(name, "none")
+        assert value == stated, name
+
+
+# --- documents -------------------------------------------------------------------
+
+DOCUMENTS = ["docs/operations.md", "docs/security.md"]
+
+
+def mentioned(text: str) -> set[str]:
+    """Paths of the repository that a text names in backticks."""
+    tops = "deploy|docs|src|scripts|models|tests"
+    return set(re.findall(rf"`((?:{tops})/[\w./*-]+)`", text))
+
+
+def is_made(name: str) -> bool:
+    """Whether git leaves it out because somebody makes it: a build, or an operator."""
+    ignored = [line.strip("/") for line in read(".gitignore").splitlines()]
+    return any(name == line or name.startswith(f"{line}/") for line in ignored)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_files_that_a_document_names_exist(document: str) -> None:
+    names = mentioned(read(document))
+    assert names
+    for name in names:
+        assert any(ROOT.glob(name)) or is_made(name), f"{document} names {name}"
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", read(document)):
+        assert (ROOT / document).parent.joinpath(target).exists(), f"{document} links to {target}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_settings_metrics_and_codes_that_a_document_names_exist(document: str) -> None:
+    text = read(document)
+    variables = {setting.variable for setting in settings().values()} | {"DICHROIC_CACHE"}
+    for name in re.findall(r"\bDICHROIC_[A-Z_]+\b", text):
+        assert (
+            name in variables or name.startswith("DICHROIC_SOURCE_") or f"{name}=" in read("deploy/compose.env.example")
+        )
+    series = {row for name, metric in metrics().items() for row in {name, *metric.series(name)}}
+    chart_metric = yaml.safe_load(read("deploy/helm/dichroic/values.yaml"))["autoscaling"]["queueTime"]["name"]
+    for name in re.findall(r"\bdichroic_[a-z_]+\b", text):
+        assert name in series | {chart_metric}, name
+    alerts = set(re.findall(r"alert: (\w+)", read("deploy/prometheus/alerts.yml")))
+    for name in re.findall(r"\bDichroic[A-Z]\w+\b", text):
+        assert name in alerts, name
+    for name in re.findall(r"`(\w+_ms|\w+_queue|usage_limit|batch_\w+|generator_\w+|max_connections)`", text):
+        assert name in settings(), name
+
+
+def test_what_nobody_measured_has_no_number() -> None:
+    """A row of the sizing table is either measured or says that it is not."""
+    table = read("docs/operations.md").split("## Sizing", 1)[1].split("\n## ", 1)[0]
+    rows = [line for line in table.splitlines() if line.startswith("|")][2:]
+    assert rows
+    for row in rows:
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        assert all(cell == "not yet measured" or re.search(r"\d", cell) for cell in cells[1:]), row

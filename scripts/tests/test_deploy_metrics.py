@@ -1,0 +1,335 @@
+"""The dashboard, the alert rules and the scrape configuration, held against the
+metrics that the server has. Run by `make test-deploy`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import promql_parser as promql
+import pytest
+import yaml
+from rust_sources import ROOT, error_codes, metrics, settings
+
+DEPLOY = ROOT / "deploy"
+PROMTOOL = Path(sys.executable).with_name("promtool")
+# What Prometheus itself adds: the series of whether a target answered, and the labels of where it was.
+OWN_SERIES = {"up"}
+TARGET_LABELS = {"job", "instance", "namespace", "pod"}
+GRAFANA_MACROS = {"$__rate_interval": "5m", "$__range": "1h"}
+
+
+@dataclass(frozen=True)
+class Selected:
+    """One series that a query reads."""
+
+    name: str
+    labels: frozenset[str]
+    values: tuple[tuple[str, str, str], ...]
+
+
+def selections(expression: Any) -> Iterator[Selected]:
+    if isinstance(expression, promql.VectorSelector):
+        matchers = expression.matchers.matchers
+        values = tuple((matcher.name, str(matcher.op), matcher.value) for matcher in matchers)
+        yield Selected(expression.name, frozenset(matcher.name for matcher in matchers), values)
+    for child in children(expression):
+        yield from selections(child)
+
+
+def children(expression: Any) -> Iterator[Any]:
+    for name in ("lhs", "rhs", "expr", "param", "vector_selector", "args"):
+        found = getattr(expression, name, None)
+        for child in found if isinstance(found, list) else [found]:
+            if isinstance(child, promql.Expr):
+                yield child
+
+
+def groupings(expression: Any) -> Iterator[tuple[set[str], set[str]]]:
+    """The labels of every `by`, and the series under it."""
+    modifier = getattr(expression, "modifier", None)
+    if isinstance(expression, promql.AggregateExpr) and modifier is not None:
+        yield set(modifier.labels), {selected.name for selected in selections(expression)}
+    for child in children(expression):
+        yield from groupings(child)
+
+
+def complaints(query: str) -> list[str]:
+    """What is wrong with a query, against the metrics of the server."""
+    for macro, value in GRAFANA_MACROS.items():
+        query = query.replace(macro, value)
+    known = metrics()
+    labels: dict[str, set[str]] = {name: set(TARGET_LABELS) for name in OWN_SERIES}
+    for name, metric in known.items():
+        for series in metric.series(name):
+            labels[series] = TARGET_LABELS | metric.labels | ({"le"} if series.endswith("_bucket") else set())
+    try:
+        expression = promql.parse(query)
+    except ValueError as error:
+        return [f"{error}: {query}"]
+    found = []
+    read = list(selections(expression))
+    if not read:
+        found.append(f"reads nothing: {query}")
+    for selected in read:
+        if selected.name not in labels:
+            found.append(f"{selected.name} is no series of the server")
+        elif selected.labels - labels[selected.name]:
+            found.append(f"{selected.name} has no label {sorted(selected.labels - labels[selected.name])}")
+        found += [f"no request has {value}" for value in unknown_values(selected)]
+    for wanted, under in groupings(expression):
+        for series in under & set(labels):
+            if wanted - labels[series]:
+                found.append(f"{series} cannot be grouped by {sorted(wanted - labels[series])}")
+    return found
+
+
+def unknown_values(selected: Selected) -> Iterator[str]:
+    """Values of labels whose values are a closed set, where they are compared with one that is not in it."""
+    closed = {
+        "reason": set(error_codes()) | {"caller_left"},
+        "component": {"generator", "text", "image"},
+        "status": {str(status) for status, _ in error_codes().values()} | {"200", "499"},
+    }
+    if selected.name == "dichroic_regenerated_total":
+        closed["reason"] = {"copy", "unfit"}
+    for label, operator, value in selected.values:
+        if label not in closed:
+            continue
+        if operator.endswith("Re"):
+            for part in value.split("|"):
+                if not any(re.fullmatch(part, word) for word in closed[label]):
+                    yield f"{label}=~{part}"
+        elif value not in closed[label]:
+            yield f"{label}={value}"
+
+
+# --- the checks themselves -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("query", "complaint"),
+    [
+        ("rate(dichroic_request_total[5m])", "dichroic_request_total is no series"),
+        ("dichroic_queue_duration_seconds", "dichroic_queue_duration_seconds is no series"),
+        ("dichroic_requests_total_sum", "is no series"),
+        ("process_resident_memory_bytes", "is no series"),
+        ('dichroic_requests_total{code="200"}', "has no label ['code']"),
+        ('rate(dichroic_batch_size_sum{le="1"}[5m])', "has no label ['le']"),
+        ("sum by (model) (rate(dichroic_rejected_total[5m]))", "cannot be grouped by ['model']"),
+        ('dichroic_rejected_total{reason="overload"}', "no request has reason=overload"),
+        ('dichroic_rejected_total{reason=~"overloaded|forbidden"}', "no request has reason=~forbidden"),
+        ('dichroic_requests_total{status="503"}', "no request has status=503"),
+        ("rate(dichroic_requests_total[5m)", "inside brackets"),
+        ("1 + 1", "reads nothing"),
+    ],
+)
+def test_a_query_that_the_server_cannot_answer_is_found(query: str, complaint: str) -> None:
+    assert any(complaint in found for found in complaints(query)), complaints(query)
+
+
+def test_a_query_that_it_can_answer_passes() -> None:
+    query = (
+        "histogram_quantile(0.9, sum by (model, le) (rate(dichroic_queue_duration_seconds_bucket[$__rate_interval])))"
+        ' > 2 and on (job) up{job="dichroic"}'
+    )
+    assert complaints(query) == []
+
+
+def test_the_statuses_that_are_counted_are_the_ones_that_are_asked_for() -> None:
+    """A caller who left is counted as 499; a refusal is counted by its code."""
+    observe = (ROOT / "src/http/observe.rs").read_text(encoding="utf-8")
+    assert "from_u16(499)" in observe and '"caller_left"' in observe
+    assert "rejected.with_label_values(&[code])" in observe
+    prism = (ROOT / "src/service/prism.rs").read_text(encoding="utf-8")
+    assert '{ "copy" } else { "unfit" }' in prism
+
+
+# --- alerts --------------------------------------------------------------------
+
+
+def rules() -> list[dict[str, Any]]:
+    content = yaml.safe_load((DEPLOY / "prometheus/alerts.yml").read_text(encoding="utf-8"))
+    return [rule for group in content["groups"] for rule in group["rules"]]
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_alerts_ask_for_what_the_server_tells(rule: dict[str, Any]) -> None:
+    assert complaints(rule["expr"]) == []
+    assert rule["labels"]["severity"] in {"info", "warning", "critical"}
+    annotations = rule["annotations"]
+    assert set(annotations) == {"summary", "description"}
+    # A label that the expression sums away would be empty in the text.
+    grouped = set().union(*(wanted for wanted, _ in groupings(promql.parse(rule["expr"])))) or TARGET_LABELS
+    used = set(re.findall(r"\$labels\.(\w+)", str(annotations)))
+    assert used <= grouped
+
+
+def test_every_alert_is_tested_to_fire_and_to_stay_silent() -> None:
+    content = yaml.safe_load((DEPLOY / "prometheus/alerts_test.yml").read_text(encoding="utf-8"))
+    cases = [case for test in content["tests"] for case in test["alert_rule_test"]]
+    named = {rule["alert"] for rule in rules()}
+    assert len(named) == len(rules())
+    assert {case["alertname"] for case in cases if case["exp_alerts"]} == named
+    assert {case["alertname"] for case in cases if not case["exp_alerts"]} == named
+
+
+def promtool(*words: str, folder: Path = DEPLOY / "prometheus") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([PROMTOOL, *words], cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_prometheus_takes_the_rules_and_they_fire_as_said() -> None:
+    for words in (["check", "rules", "alerts.yml"], ["test", "rules", "alerts_test.yml"]):
+        done = promtool(*words)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_promtool_notices_an_alert_that_does_not_fire(tmp_path: Path) -> None:
+    """That the tests of the rules can fail at all."""
+    text = (DEPLOY / "prometheus/alerts.yml").read_text(encoding="utf-8")
+    (tmp_path / "alerts.yml").write_text(text.replace("> 0.05", "> 0.5"), encoding="utf-8")
+    (tmp_path / "alerts_test.yml").write_bytes((DEPLOY / "prometheus/alerts_test.yml").read_bytes())
+    done = promtool("test", "rules", "alerts_test.yml", folder=tmp_path)
+    assert done.returncode != 0 and "DichroicCallersLeave" in done.stdout + done.stderr
+
+
+def test_thresholds_that_follow_from_a_setting_follow_it() -> None:
+    (slow,) = [rule for rule in rules() if rule["alert"] == "DichroicSlow"]
+    assert slow["expr"].rstrip().endswith(f"> {settings()['request_timeout_ms'].default // 2000}")
+
+
+def test_the_scrape_configuration_is_one_that_prometheus_takes(tmp_path: Path) -> None:
+    text = (DEPLOY / "prometheus.yml").read_text(encoding="utf-8")
+    (mentioned,) = yaml.safe_load(text)["rule_files"]
+    local = tmp_path / "prometheus.yml"
+    local.write_text(text.replace(mentioned, str(DEPLOY / "prometheus/alerts.yml")), encoding="utf-8")
+    done = promtool("check", "config", str(local))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (job,) = yaml.safe_load(text)["scrape_configs"]
+    asked = {
+        value
+        for rule in rules()
+        for selected in selections(promql.parse(rule["expr"]))
+        for label, _, value in selected.values
+        if label == "job"
+    }
+    assert asked == {job["job_name"]}
+
+
+# --- the autoscaler's metric -----------------------------------------------------
+
+
+def test_the_adapter_asks_for_what_the_server_tells() -> None:
+    (rule,) = yaml.safe_load((DEPLOY / "prometheus/adapter-rules.yml").read_text(encoding="utf-8"))["rules"]
+    query = rule["metricsQuery"]
+    assert query.count("<<.LabelMatchers>>") == 2 and "<<.Series>>" not in query
+    query = query.replace("<<.LabelMatchers>>", 'namespace="prod",pod=~"a|b"').replace("<<.GroupBy>>", "pod")
+    assert complaints(query) == [] and complaints(rule["seriesQuery"]) == []
+    (series,) = {selected.name for selected in selections(promql.parse(rule["seriesQuery"]))}
+    assert series in {selected.name for selected in selections(promql.parse(query))}
+
+
+def test_the_adapters_metric_is_the_longest_mean_wait_of_a_pod(tmp_path: Path) -> None:
+    """Two components of one pod wait 2 s and 0.5 s an item; another pod was asked nothing."""
+    (rule,) = yaml.safe_load((DEPLOY / "prometheus/adapter-rules.yml").read_text(encoding="utf-8"))["rules"]
+    query = rule["metricsQuery"].replace("<<.LabelMatchers>>", 'namespace="prod"').replace("<<.GroupBy>>", "pod")
+
+    def series(kind: str, pod: str, component: str, rate: float) -> dict[str, str]:
+        labels = f'namespace="prod",pod="{pod}",model="m",component="{component}"'
+        return {"series": f"dichroic_queue_duration_seconds_{kind}{{{labels}}}", "values": f"0+{rate:g}x10"}
+
+    test = {
+        "interval": "1m",
+        "input_series": [
+            series("sum", "busy", "generator", 120),
+            series("count", "busy", "generator", 60),
+            series("sum", "busy", "text", 300),
+            series("count", "busy", "text", 600),
+            series("sum", "idle", "text", 0),
+            series("count", "idle", "text", 0),
+        ],
+        "promql_expr_test": [
+            {
+                "expr": query,
+                "eval_time": "10m",
+                "exp_samples": [{"labels": '{pod="busy"}', "value": 2}, {"labels": '{pod="idle"}', "value": 0}],
+            }
+        ],
+    }
+    (tmp_path / "test.yml").write_text(yaml.safe_dump({"tests": [test]}), encoding="utf-8")
+    done = promtool("test", "rules", "test.yml", folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# --- the dashboard ---------------------------------------------------------------
+
+
+def dashboard() -> dict[str, Any]:
+    return json.loads((DEPLOY / "grafana/dichroic.json").read_text(encoding="utf-8"))
+
+
+def panels() -> list[dict[str, Any]]:
+    return [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
+
+
+@pytest.mark.parametrize("panel", panels(), ids=lambda panel: panel["title"])
+def test_panels_ask_for_what_the_server_tells(panel: dict[str, Any]) -> None:
+    assert panel["targets"]
+    for target in panel["targets"]:
+        assert complaints(target["expr"]) == []
+        grouped = set().union(*(wanted for wanted, _ in groupings(promql.parse(plain(target["expr"])))))
+        assert set(re.findall(r"{{(\w+)}}", target.get("legendFormat", ""))) <= grouped
+        # Every panel obeys the choice of replicas above it.
+        for selected in selections(promql.parse(plain(target["expr"]))):
+            assert {("job", "$job"), ("instance", "$instance")} <= {
+                (label, value) for label, _, value in selected.values
+            }
+
+
+def plain(query: str) -> str:
+    for macro, value in GRAFANA_MACROS.items():
+        query = query.replace(macro, value)
+    return query
+
+
+def test_variables_are_defined_and_filled_from_metrics_that_exist() -> None:
+    defined = {variable["name"]: variable for variable in dashboard()["templating"]["list"]}
+    used = set(re.findall(r"\$\{?([a-z]\w*)", json.dumps(dashboard()["panels"])))
+    assert used == set(defined)
+    for variable in defined.values():
+        if variable["type"] == "query":
+            asked = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"])
+            assert asked and complaints(asked[1]) == [] and asked[2] in TARGET_LABELS
+
+
+def test_every_metric_of_the_server_is_shown() -> None:
+    shown = {
+        selected.name
+        for panel in panels()
+        for target in panel["targets"]
+        for selected in selections(promql.parse(plain(target["expr"])))
+    }
+    for name, metric in metrics().items():
+        assert metric.series(name) & shown, f"{name} is on no panel"
+
+
+def test_panels_have_their_own_place_and_number() -> None:
+    everything = dashboard()["panels"]
+    assert len({panel["id"] for panel in everything}) == len(everything)
+    taken: set[tuple[int, int]] = set()
+    for panel in everything:
+        place = panel["gridPos"]
+        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert place["x"] + place["w"] <= 24 and not cells & taken, panel["title"]
+        taken |= cells
+
+
+def test_nothing_is_fetched_from_an_address() -> None:
+    assert "http" not in json.dumps(dashboard())
