@@ -174,11 +174,10 @@ async fn assessed(
 fn assess(text: &str, task: Task, answer: &str, judgement: Judgement, bound: Threshold) -> Quality {
     let said = answer.chars().any(char::is_alphanumeric);
     let positive = judgement.positive.map(f64::from);
+    let kept = || likeness::facts_kept(text, answer, language::of(text));
     let (light, facts) = match task {
-        Task::Express(Polarity::Positive) => (positive, likeness::facts_kept(text, answer)),
-        Task::Express(Polarity::Negative) => {
-            (positive.map(|positive| 1.0 - positive), likeness::facts_kept(text, answer))
-        }
+        Task::Express(Polarity::Positive) => (positive, kept()),
+        Task::Express(Polarity::Negative) => (positive.map(|positive| 1.0 - positive), kept()),
         Task::Reply => (None, 1.0),
     };
     Quality {
