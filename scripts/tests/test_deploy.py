@@ -37,7 +37,12 @@ SETS: dict[str, dict[str, Any]] = {
         "imagePullSecrets": [{"name": "pull"}],
         "keys": {"keysJson": KEYS_JSON, "apiKey": API_KEY},
         "models": {"existingClaim": "models", "subPath": "2026-11"},
-        "config": {"models": ["beta-3-haiku", "alpha-4o-mini"], "max_connections": 1_000_000, "log": 'info,a="<b>"'},
+        "config": {
+            "models": ["beta-3-haiku", "alpha-4o-mini"],
+            "max_connections": 1_000_000,
+            "playground": False,
+            "log": 'info,a="<b>"',
+        },
         "extraEnv": [{"name": "RUST_BACKTRACE", "value": "1"}],
         "listenAddress": "[::]",
         "gpu": {"count": 1, "runtimeClassName": "nvidia"},
@@ -230,6 +235,7 @@ def test_the_settings_are_ones_that_the_server_takes(release: Release) -> None:
             assert type(value) is int and setting.least <= value <= setting.most, name
         else:
             assert isinstance(value, list) == (name == "models")
+            assert isinstance(value, bool) == (name == "playground")
     mounts = {mount["name"]: mount["mountPath"] for mount in release.container["volumeMounts"]}
     assert written["keys_file"] == f"{mounts['keys']}/keys.json"
     assert release.container["args"] == ["serve", "--config", f"{mounts['config']}/dichroic.toml"]
@@ -250,6 +256,7 @@ def test_the_values_default_to_the_servers_defaults_within_its_bounds(chart: Any
             assert values[name] == setting.default, name
             assert (bounds[name]["minimum"], bounds[name]["maximum"]) == (setting.least, setting.most), name
     assert (values["models"], values["log_format"], values["log"]) == ([], "json", "info")
+    assert values["playground"] is True
     assert bounds["models"]["items"]["enum"] == model_ids()
 
 
@@ -258,6 +265,7 @@ def test_texts_reach_the_settings_as_they_were_written(chart: Any) -> None:
     assert written["log"] == 'info,a="<b>"'
     assert written["models"] == ["beta-3-haiku", "alpha-4o-mini"]
     assert (written["max_connections"], written["listen"]) == (1_000_000, "[::]:8080")
+    assert written["playground"] is False
 
 
 @pytest.mark.parametrize(
