@@ -39,7 +39,7 @@ def settings() -> dict[str, Setting]:
         if not text or text.startswith("//"):
             continue
         number = re.fullmatch(r'number\("(\w+)", ([\d_]+), ([\d_]+), ([\d_]+)\),', text)
-        other = re.fullmatch(r'(?:text\("(\w+)"\)|Setting \{ name: "(\w+)", kind: Kind::List \}),', text)
+        other = re.fullmatch(r'(?:text\("(\w+)"\)|Setting \{ name: "(\w+)", kind: Kind::(?:List|Switch) \}),', text)
         assert number or other, f"cannot read the setting {text!r}"
         if number:
             found[number[1]] = Setting(number[1], *(int(value.replace("_", "")) for value in number.groups()[1:]))
