@@ -125,11 +125,13 @@ def face(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
         draw.rectangle((x - 0.35 * size, y + 0.8 * size, x + 0.35 * size, y + 1.5 * size), fill=skin_tone)
         draw.ellipse((x - 0.95 * size, y - 1.35 * size, x + 0.95 * size, y + 0.8 * size), fill=hair)
         ball(draw, (x - 0.8 * size, y - 1.05 * size, x + 0.8 * size, y + 1.15 * size), skin_tone)
-        for side in (-1, 1):
-            draw.ellipse((x + side * 0.33 * size - 0.15 * size, y - 0.2 * size, x + side * 0.33 * size + 0.15 * size, y), fill=(250, 250, 250))
-            draw.ellipse((x + side * 0.33 * size - 0.07 * size, y - 0.18 * size, x + side * 0.33 * size + 0.07 * size, y - 0.03 * size), fill=hair)
-        draw.arc((x - 0.35 * size, y + 0.25 * size, x + 0.35 * size, y + 0.75 * size), 20, 160, fill=(150, 55, 55), width=max(int(0.09 * size), 2))
-        draw.line([(x, y), (x - 0.1 * size, y + 0.28 * size), (x + 0.06 * size, y + 0.3 * size)], fill=shade(skin_tone, rng, 30), width=2)
+        for eye in (x - 0.33 * size, x + 0.33 * size):
+            draw.ellipse((eye - 0.15 * size, y - 0.2 * size, eye + 0.15 * size, y), fill=(250, 250, 250))
+            draw.ellipse((eye - 0.07 * size, y - 0.18 * size, eye + 0.07 * size, y - 0.03 * size), fill=hair)
+        mouth = (x - 0.35 * size, y + 0.25 * size, x + 0.35 * size, y + 0.75 * size)
+        draw.arc(mouth, 20, 160, fill=(150, 55, 55), width=max(int(0.09 * size), 2))
+        nose = [(x, y), (x - 0.1 * size, y + 0.28 * size), (x + 0.06 * size, y + 0.3 * size)]
+        draw.line(nose, fill=shade(skin_tone, rng, 30), width=2)
     return shaded(picture, rng, 1)
 
 
@@ -163,12 +165,13 @@ def plate(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
     draw.ellipse((x - 1.25 * size, y - size, x + 1.25 * size, y + size), fill=(245, 245, 242))
     draw.ellipse((x - size, y - 0.78 * size, x + size, y + 0.78 * size), fill=(228, 228, 226))
     for _ in range(int(rng.integers(10, 40))):
-        start = (x + rng.uniform(-0.6, 0.6) * size, y + rng.uniform(-0.5, 0.5) * size)
-        bend = rng.uniform(10, 40)
-        draw.arc((start[0] - bend, start[1] - bend, start[0] + bend, start[1] + bend), 0, float(rng.integers(90, 300)), fill=shade((240, 215, 160), rng), width=4)
+        left, upper = x + rng.uniform(-0.6, 0.6) * size, y + rng.uniform(-0.5, 0.5) * size
+        bend, end = rng.uniform(10, 40), float(rng.integers(90, 300))
+        box = (left - bend, upper - bend, left + bend, upper + bend)
+        draw.arc(box, 0, end, fill=shade((240, 215, 160), rng), width=4)
     for _ in range(int(rng.integers(1, 5))):
-        left, upper, long, turn = x + rng.uniform(-0.6, 0.2) * size, y + rng.uniform(-0.5, 0.4) * size, 0.55 * size, rng.uniform(-0.5, 0.5)
-        colour = tone(rng)
+        left, upper = x + rng.uniform(-0.6, 0.2) * size, y + rng.uniform(-0.5, 0.4) * size
+        long, turn, colour = 0.55 * size, rng.uniform(-0.5, 0.5), tone(rng)
         for n in range(14):
             cx, cy = left + long * n / 14, upper + long * n / 14 * turn
             ball(draw, (cx - 12, cy - 12, cx + 12, cy + 12), colour)
@@ -214,7 +217,8 @@ def pots(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
         tall = size * rng.uniform(1.2, 2.6)
         draw.rectangle((x + 0.25 * size, shelf - tall - 0.3 * size, x + 0.75 * size, shelf - 0.5 * tall), fill=clay)
         ball(draw, (x - 0.2 * size, shelf - tall, x + 1.2 * size, shelf), clay)
-        draw.ellipse((x + 0.15 * size, shelf - tall - 0.4 * size, x + 0.85 * size, shelf - tall - 0.2 * size), fill=shade((70, 45, 35), rng))
+        mouth = (x + 0.15 * size, shelf - tall - 0.4 * size, x + 0.85 * size, shelf - tall - 0.2 * size)
+        draw.ellipse(mouth, fill=shade((70, 45, 35), rng))
     return shaded(picture, rng, 1)
 
 

@@ -115,7 +115,8 @@ def crystal(rng: np.random.Generator) -> Lines:
 
 
 def one_flash(rng: np.random.Generator) -> Lines:
-    return [_path((0.25, -0.85), (-0.25, 0.1), (0.2, 0.0), (-0.2, 0.85)), _spun(_path((0, -1.05), (0.95, 0.6), (-0.95, 0.6), (0, -1.05)), 0)]
+    sign = _path((0, -1.05), (0.95, 0.6), (-0.95, 0.6), (0, -1.05))
+    return [_path((0.18, -0.6), (-0.2, 0.1), (0.16, 0.0), (-0.16, 0.5)), sign]
 
 
 def mill(rng: np.random.Generator) -> Lines:
