@@ -141,6 +141,12 @@ fn check_content(manifest: &Manifest) -> Result<(), String> {
             if let Some(name) = spec.sexual.weights.keys().find(|name| !spec.classes.contains(name)) {
                 return Err(format!("sexual weight for an unknown class {name:?}"));
             }
+            let scored = |category| {
+                category == Category::Sexual || spec.heads.iter().filter(|&&head| head == category).count() > 1
+            };
+            if spec.heads.iter().copied().any(scored) {
+                return Err("an image head is for a category that has its score already".into());
+            }
         }
         Kind::TextReader => check_reader(manifest.text_reader.as_ref().ok_or("no text_reader part")?)?,
     }
@@ -234,6 +240,25 @@ mod tests {
         assert!(matches!(Bundle::open(dir.path()), Err(BundleError::Mismatch { .. })));
         write(dir.path(), b"abcd", "model.onnx", &hash);
         assert!(matches!(Bundle::open(dir.path()), Err(BundleError::Mismatch { .. })));
+    }
+
+    #[test]
+    fn heads_of_an_image_classifier_are_further_categories_each_once() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), b"abc", "model.onnx", &hex(&Sha256::digest(b"abc")));
+        let path = dir.path().join("manifest.json");
+        let plain: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let open = |heads: &[&str]| {
+            let mut manifest = plain.clone();
+            manifest["image_classifier"]["heads"] = serde_json::json!(heads);
+            std::fs::write(&path, manifest.to_string()).unwrap();
+            Bundle::open(dir.path()).map(|bundle| bundle.manifest().image_classifier.clone().unwrap().heads)
+        };
+        assert_eq!(open(&["violence", "hate"]).unwrap(), [Category::Violence, Category::Hate]);
+        assert_eq!(open(&[]).unwrap(), []);
+        for heads in [&["sexual"][..], &["hate", "hate"], &["weapons"]] {
+            assert!(matches!(open(heads), Err(BundleError::Malformed { .. })), "{heads:?}");
+        }
     }
 
     #[test]

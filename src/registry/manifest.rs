@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use crate::domain::Category;
+
 /// The only manifest format this server reads.
 pub const FORMAT: u32 = 1;
 
@@ -174,6 +176,9 @@ pub struct ImageClassifierSpec {
     pub classes: [String; 5],
     /// How the sexual score follows from the classes.
     pub sexual: SexualSpec,
+    /// Order of the `scores_extra` output, calibrated probabilities of further categories; a graph without it has none.
+    #[serde(default)]
+    pub heads: Vec<Category>,
 }
 
 /// sexual = sigmoid(scale · logit(Σ weight · p(class)) + bias).
