@@ -5,12 +5,17 @@ CARGO ?= cargo
 # Identifiers to set up, split by commas or spaces; all when empty.
 MODELS ?=
 export MODELS
+# For `make bundle`: a minisign secret key and, if it has one, a file with its password.
+SIGNING_KEY ?=
+SIGNING_PASSWORD_FILE ?=
+export SIGNING_KEY SIGNING_PASSWORD_FILE
 
 VENV_PYTHON := .venv/bin/python
 BINARY := target/release/dichroic
 
 .DEFAULT_GOAL := help
-.PHONY: help setup models build demo serve test test-rust test-scripts test-deploy fmt lint bench lock clean
+.PHONY: help setup models build bundle notices demo serve test test-rust test-scripts test-deploy fmt lint bench lock
+.PHONY: clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +29,12 @@ models: setup ## build again what changed in recipes, deltas or conversion code
 build: ## set-up, then the release binary
 	@$(PYTHON) scripts/setup --require cargo cc
 	@$(CARGO) build --release --locked
+
+bundle: build ## one tar for machines without a network; SIGNING_KEY=minisign.key signs it
+	@$(VENV_PYTHON) scripts/bundle $(BINARY)
+
+notices: setup ## write THIRD_PARTY.md: what others made of a bundle, and under which licence
+	@$(VENV_PYTHON) scripts/bundle --notices
 
 demo: build ## start the server, ask all four operations, check the answers
 	@$(VENV_PYTHON) scripts/demo $(BINARY)
@@ -44,8 +55,9 @@ test-scripts: ## tests of set-up, of the conversions, and of the running server
 	@$(CARGO) build --locked --quiet
 	@$(VENV_PYTHON) -m pytest -q scripts/tests --ignore-glob "*/test_deploy*.py"
 
-test-deploy: ## tests of the Helm chart, the alert rules and all else in deploy/
+test-deploy: ## tests of the Helm chart, the alert rules, the bundle and all else in deploy/
 	@$(PYTHON) scripts/deploy_tools
+	@$(CARGO) build --locked --quiet
 	@.venv-deploy/bin/python -m pytest -q scripts/tests/test_deploy*.py
 
 fmt: ## format the Rust code

@@ -47,6 +47,7 @@ const KEEPERS: &[(&str, &[&str])] = &[
     ("clap", &["cli", "config"]),
     ("figment", &["config"]),
     ("governor", &["access"]),
+    ("minisign_verify", &["registry"]),
     ("prometheus", &["telemetry"]),
     ("rayon", &["cli", "service"]),
     ("tokio", &["access", "cli", "engine", "http", "lifecycle", "service"]),

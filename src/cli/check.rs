@@ -1,23 +1,39 @@
-//! `dichroic check`: a doctor that tries every part the server stands on, and says what is wrong with it.
+//! `dichroic check`: a doctor that tries every part the server stands on, and says what is wrong with it. With
+//! `--bundle` it looks at an unpacked bundle instead, and loads nothing of it.
 
 use std::{
     io::{self, Write as _},
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
     time::Instant,
 };
 
+use clap::Args;
 use time::OffsetDateTime;
 
 use super::compose::Composer;
 use crate::{
     access::KeyStore,
-    config::{Config, ConfigError},
+    config::{Config, ConfigError, ServeFlags},
     http::Tls,
-    registry::Registry,
+    registry::{Registry, Release},
     runtime::Runtime,
     telemetry::Metrics,
 };
+
+/// Arguments of `dichroic check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// Verify this unpacked bundle and nothing else: every file against its SHA256SUMS, none missing, none beside
+    #[arg(long, value_name = "DIR")]
+    pub(super) bundle: Option<PathBuf>,
+    /// The minisign public key that the bundle's SHA256SUMS must be signed with
+    #[arg(long, value_name = "FILE", requires = "bundle")]
+    pub(super) public_key: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) flags: ServeFlags,
+}
 
 /// One row of the table.
 struct Finding {
@@ -49,6 +65,12 @@ impl Report {
         }
     }
 
+    /// Prints the table; the exit code is 1 when any part failed.
+    fn conclude(&self) -> anyhow::Result<ExitCode> {
+        self.print()?;
+        Ok(if self.0.iter().all(|finding| finding.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
     fn print(&self) -> io::Result<()> {
         let width = self.0.iter().map(|finding| finding.part.chars().count()).max().unwrap_or(0);
         let mut out = io::stdout().lock();
@@ -69,8 +91,25 @@ pub(super) fn run(config: Result<Config, ConfigError>) -> anyhow::Result<ExitCod
     if let Some(config) = report.add("configuration", config, |config| format!("listen on {}", config.listen)) {
         examine(&config, &mut report);
     }
-    report.print()?;
-    Ok(if report.0.iter().all(|finding| finding.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    report.conclude()
+}
+
+/// Verifies an unpacked bundle: who made its list of hashes, when a key is given, and the files on that list.
+///
+/// # Errors
+/// As [`run`].
+pub(super) fn bundle(dir: &Path, key: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let mut report = Report::default();
+    if let Some(release) = report.add("list", Release::open(dir), |release| format!("{} files", release.len())) {
+        if let Some(key) = key {
+            report.add("signature", release.verify_signature(key), |comment| format!("of this key: {comment}"));
+        }
+        report.add("files", release.verify_files(), |()| {
+            let unjudged = "; who signed was not asked: name a key with --public-key";
+            format!("each as listed, none beside{}", if key.is_none() { unjudged } else { "" })
+        });
+    }
+    report.conclude()
 }
 
 /// Whether there is a key; an error where `serve` would refuse to start.

@@ -33,8 +33,10 @@ enum Command {
         Examples:\n  DICHROIC_API_KEY=$(openssl rand -hex 24) dichroic serve\n  \
         dichroic serve --listen 127.0.0.1:9000 --models alpha-4o-mini")]
     Serve(Box<ServeFlags>),
-    /// Verify configuration, certificate, checksums, the runtime library and one inference per model
-    Check(Box<ServeFlags>),
+    /// Verify configuration, certificate, checksums, the runtime library and one inference per model; or an unpacked bundle
+    #[command(after_help = "Examples:\n  dichroic check --config /etc/dichroic/dichroic.toml\n  \
+        dichroic check --bundle /srv/dichroic-0.1.0-linux-x86_64 --public-key minisign.pub")]
+    Check(Box<check::CheckArgs>),
     /// Create, list and revoke API keys
     Keys(keys::KeysArgs),
     /// Print what is read in pictures
@@ -59,7 +61,10 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     let file = cli.config.as_deref();
     match cli.command {
         Command::Serve(flags) => serve::run(&Config::load(file, &flags)?).map(|()| ExitCode::SUCCESS),
-        Command::Check(flags) => check::run(Config::load(file, &flags)),
+        Command::Check(args) => match &args.bundle {
+            Some(dir) => check::bundle(dir, args.public_key.as_deref()),
+            None => check::run(Config::load(file, &args.flags)),
+        },
         Command::Keys(args) => {
             keys::run(args, &Config::load(file, &ServeFlags::default())?).map(|()| ExitCode::SUCCESS)
         }

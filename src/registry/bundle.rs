@@ -189,19 +189,23 @@ fn verify(dir: &Path, expected: &manifest::ManifestFile) -> Result<(), BundleErr
             found: format!("{bytes} bytes"),
         });
     }
-    let mut hash = Sha256::new();
-    let mut buffer = vec![0; 1 << 20];
-    loop {
-        match file.read(&mut buffer).map_err(unreadable)? {
-            0 => break,
-            read => hash.update(buffer.get(..read).unwrap_or_default()),
-        }
-    }
-    let found = hex(&hash.finalize());
+    let found = sha256(&mut file).map_err(unreadable)?;
     if found == expected.sha256 {
         Ok(())
     } else {
         Err(BundleError::Mismatch { path, expected: expected.sha256.clone(), found })
+    }
+}
+
+/// Hex SHA-256 of what is left of a file, read in pieces.
+pub(super) fn sha256(file: &mut File) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hex(&hash.finalize())),
+            read => hash.update(buffer.get(..read).unwrap_or_default()),
+        }
     }
 }
 

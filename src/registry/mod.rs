@@ -5,11 +5,13 @@
 
 pub mod bundle;
 pub mod manifest;
+pub mod release;
 
 use std::{collections::BTreeMap, fmt, path::Path, sync::Arc};
 
 pub use bundle::{Bundle, BundleError};
 pub use manifest::Kind;
+pub use release::{Release, ReleaseError};
 
 use crate::domain::ModelId;
 
