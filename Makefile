@@ -66,6 +66,7 @@ fmt: ## format the Rust code
 lint: ## formatting and clippy, warnings denied
 	@$(CARGO) fmt --check
 	@$(CARGO) clippy --all-targets --locked -- -D warnings
+	@$(CARGO) clippy --bins --locked --no-default-features -- -D warnings
 
 bench: build ## criterion benchmarks
 	@$(CARGO) bench --locked

@@ -5,10 +5,13 @@ use std::{path::Path, sync::Arc};
 
 use dichroic::{
     domain::{Category, Seen},
-    registry::Bundle,
+    registry::{
+        Bundle,
+        sequence::{Origin, SequenceClassifier},
+    },
     runtime::{
         Decode, Decoder, Forward, ImageClassifier, LineOrientation, LinePixels, LineRecogniser, PagePixels, Pixels,
-        PromptTokenizer, Runtime, Step, TextClassifier, TextDetector, TextOutput, Window, WindowTokenizer,
+        PromptTokenizer, Runtime, Step, TextClassifier, TextDetector, TextOutput, Window, WindowTokenizer, ends,
     },
 };
 
@@ -47,6 +50,50 @@ fn a_text_scores_the_same_alone_and_padded_in_company() {
     }
     let apart = |a: &TextOutput, b: &TextOutput| a.harm.iter().zip(b.harm).any(|(x, y)| (x - y).abs() > 1e-4);
     assert!(apart(&together[0], &together[1]), "the graph ignores its input");
+}
+
+/// A fixture in the layout of an exporter, as a bundle in `folder`.
+fn labelled(folder: &Path, fixture: &str, map: &[(&str, Category)]) -> Bundle {
+    let model = SequenceClassifier::open(&Path::new("tests/fixtures").join(fixture)).unwrap();
+    let map: Vec<_> = map.iter().map(|(label, category)| ((*label).to_owned(), *category)).collect();
+    let spec = model.spec(ends(&model.tokenizer()).unwrap(), &map).unwrap();
+    let origin = Origin { name: fixture.into(), source: "a fixture".into(), licence: "MIT".into() };
+    model.write(&folder.join(fixture), origin, spec).unwrap();
+    Bundle::open(&folder.join(fixture)).unwrap()
+}
+
+#[test]
+fn labels_of_a_model_from_elsewhere_stand_for_categories() {
+    let folder = tempfile::tempdir().unwrap();
+    let (high, low) = (0.982_014, 0.017_986);
+    for (fixture, map, expected) in [
+        // The second text says neither word, so its categories stay low; "love" is a label of no category.
+        (
+            "tiny-sigmoid",
+            &[("toxic", Category::Hate), ("threat", Category::Violence)][..],
+            [[0.0, high, 0.0, low, 0.0], [0.0, low, 0.0, low, 0.0]],
+        ),
+        // Two labels that exclude one another: 8 apart.
+        (
+            "tiny-softmax",
+            &[("LABEL_1", Category::Hate)],
+            [[0.0, 0.999_665, 0.0, 0.0, 0.0], [0.0, 0.000_335, 0.0, 0.0, 0.0]],
+        ),
+    ] {
+        let bundle = labelled(folder.path(), fixture, map);
+        let tokenizer = WindowTokenizer::open(&bundle).unwrap();
+        let mut classifier = TextClassifier::open(&runtime(), &bundle).unwrap();
+        let windows: Vec<Window> =
+            ["i hate you", "love"].iter().flat_map(|text| tokenizer.encode(text).unwrap().raw).collect();
+        // Padding that counted would push every score to 1.
+        let together = classifier.run(&windows).unwrap();
+        for ((window, output), expected) in windows.into_iter().zip(&together).zip(expected) {
+            close(&output.harm, &expected);
+            close(&output.expressibility, &[1.0, 0.0, 0.0, 0.0, 0.0]);
+            assert_eq!(output.positive, None);
+            close(&classifier.run(&[window]).unwrap()[0].harm, &output.harm);
+        }
+    }
 }
 
 #[test]

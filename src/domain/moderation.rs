@@ -1,9 +1,11 @@
 //! All moderation policy: categories, scores, thresholds, verdicts.
 
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 
 /// A harm category, in the order of the interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Category {
     /// Sexually explicit content.
@@ -31,6 +33,19 @@ impl Category {
             Self::Violence => "violence",
             Self::Defamation => "defamation",
         }
+    }
+}
+
+/// The name is no category.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a category is one of sexual, hate, self_harm, violence, defamation")]
+pub struct UnknownCategory;
+
+impl FromStr for Category {
+    type Err = UnknownCategory;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|category| category.as_str() == name).ok_or(UnknownCategory)
     }
 }
 

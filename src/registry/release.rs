@@ -6,8 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{self, File},
-    io,
+    fs, io,
     path::{Component, Path, PathBuf},
 };
 
@@ -142,7 +141,7 @@ impl Release {
                 return Err(ReleaseError::Missing { path: path.clone() });
             }
             let full = self.dir.join(path);
-            let hash = File::open(&full).and_then(|mut file| sha256(&mut file));
+            let hash = sha256(&full);
             if hash.map_err(|source| ReleaseError::Unreadable { path: full, source })? != *expected {
                 return Err(ReleaseError::Changed { path: path.clone() });
             }
