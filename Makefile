@@ -12,10 +12,12 @@ export SIGNING_KEY SIGNING_PASSWORD_FILE
 
 VENV_PYTHON := .venv/bin/python
 BINARY := target/release/dichroic
+# A package of its own, so that nothing of it is built with the server.
+EXAMPLE := --manifest-path examples/rust/Cargo.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup models build bundle notices demo serve test test-rust test-scripts test-deploy fmt lint bench lock
-.PHONY: clean
+.PHONY: help setup models build bundle notices demo serve test test-rust test-scripts test-clients test-deploy
+.PHONY: fmt lint bench lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,7 +55,13 @@ test-rust: ## unit, integration, architecture, golden and doc tests of the serve
 
 test-scripts: ## tests of set-up, of the conversions, and of the running server
 	@$(CARGO) build --locked --quiet
-	@$(VENV_PYTHON) -m pytest -q scripts/tests --ignore-glob "*/test_deploy*.py"
+	@$(VENV_PYTHON) -m pytest -q scripts/tests --ignore-glob "*/test_deploy*.py" --ignore-glob "*/test_clients*.py"
+
+test-clients: ## linter, generated clients and schemathesis on the OpenAPI document (some minutes)
+	@$(PYTHON) scripts/setup --require cargo cc
+	@$(PYTHON) scripts/client_tools
+	@$(CARGO) build --locked --quiet
+	@.venv-clients/bin/python -m pytest -q scripts/tests/test_clients*.py
 
 test-deploy: ## tests of the Helm chart, the alert rules, the bundle and all else in deploy/
 	@$(PYTHON) scripts/deploy_tools
@@ -62,11 +70,14 @@ test-deploy: ## tests of the Helm chart, the alert rules, the bundle and all els
 
 fmt: ## format the Rust code
 	@$(CARGO) fmt
+	@$(CARGO) fmt $(EXAMPLE)
 
 lint: ## formatting and clippy, warnings denied
 	@$(CARGO) fmt --check
+	@$(CARGO) fmt --check $(EXAMPLE)
 	@$(CARGO) clippy --all-targets --locked -- -D warnings
 	@$(CARGO) clippy --bins --locked --no-default-features -- -D warnings
+	@$(CARGO) clippy --quiet $(EXAMPLE) --target-dir target/examples --locked -- -D warnings
 
 bench: build ## criterion benchmarks
 	@$(CARGO) bench --locked
@@ -75,4 +86,4 @@ lock: ## write each requirements.lock anew from its requirements.in
 	@$(PYTHON) scripts/lock
 
 clean: ## remove what was built here; downloads stay in the cache
-	@rm -rf target .venv .venv-deploy runtime models/*/build
+	@rm -rf target .venv .venv-clients .venv-deploy runtime models/*/build

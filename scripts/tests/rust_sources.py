@@ -117,6 +117,35 @@ def error_codes() -> dict[str, tuple[int, str]]:
     return {code: (int(status), names[kind]) for status, kind, code in rows}
 
 
+def error_fields() -> dict[str, set[str | None]]:
+    """The values that `param` may have with each code; None where it may be null."""
+    source = _source("http/error.rs")
+    listed = re.search(r"enum Param \{(.*?)\}", source, re.DOTALL)
+    assert listed
+    params = {name: _snake_case(name) for name in re.findall(r"\w+", listed[1])}
+    found: dict[str, set[str | None]] = {}
+    for code, field in re.findall(r'=> \(\d{3}, \w+, "(\w+)", (None|Some\(\w+\)), ', source):
+        named = field.removeprefix("Some(").rstrip(")")
+        here = {None} if field == "None" else {params[named]} if named in params else set(params.values())
+        found.setdefault(code, set()).update(here)
+    assert set(found) == set(error_codes())
+    return found
+
+
+def operations() -> dict[str, str]:
+    """The path of every operation by the name of its scope."""
+    source = _source("domain/operation.rs")
+    pairs = re.findall(r'Self::(\w+) => "([\w/]+)"', source)
+    scopes = dict(pairs[: len(pairs) // 2])
+    found = {scopes[name]: path for name, path in pairs[len(pairs) // 2 :]}
+    assert len(found) == 5 and all(path.startswith("/v1/") for path in found.values())
+    return found
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
 def cargo_version() -> str:
     return re.search(r'^version = "([^"]+)"', (ROOT / "Cargo.toml").read_text(encoding="utf-8"), re.MULTILINE)[1]
 

@@ -37,7 +37,7 @@ use crate::{
 };
 
 /// A request that has no answer after this long counts as failed.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// What is sent unless a file says otherwise: short and long, so that batches have something to pad.
 const TEXTS: [&str; 6] = [
