@@ -5,12 +5,14 @@ CARGO ?= cargo
 # Identifiers to set up, split by commas or spaces; all when empty.
 MODELS ?=
 export MODELS
+# Options of the comparison with other servers, such as --quick or --only text.
+PEERS ?=
 
 VENV_PYTHON := .venv/bin/python
 BINARY := target/release/dichroic
 
 .DEFAULT_GOAL := help
-.PHONY: help setup models build demo serve test test-rust test-scripts test-deploy fmt lint bench lock clean
+.PHONY: help setup models build demo serve test test-rust test-scripts test-deploy fmt lint bench gauge bench-peers bench-profile lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,8 +60,17 @@ lint: ## formatting and clippy, warnings denied
 bench: build ## criterion benchmarks
 	@$(CARGO) bench --locked
 
+gauge: build
+	@$(CARGO) build --release --locked --quiet --example gauge
+
+bench-peers: gauge ## beside llama.cpp, onnxruntime-genai and FastAPI on the same cores
+	@$(VENV_PYTHON) scripts/bench_peers $(PEERS)
+
+bench-profile: gauge ## where the time of a pass and of a request goes
+	@$(VENV_PYTHON) scripts/peers/step_profile.py
+
 lock: ## write each requirements.lock anew from its requirements.in
 	@$(PYTHON) scripts/lock
 
 clean: ## remove what was built here; downloads stay in the cache
-	@rm -rf target .venv .venv-deploy runtime models/*/build
+	@rm -rf target .venv .venv-deploy .venv-peers runtime models/*/build
