@@ -9,6 +9,8 @@ export MODELS
 SIGNING_KEY ?=
 SIGNING_PASSWORD_FILE ?=
 export SIGNING_KEY SIGNING_PASSWORD_FILE
+# Options of the comparison with other servers, such as --quick or --only text.
+PEERS ?=
 
 VENV_PYTHON := .venv/bin/python
 BINARY := target/release/dichroic
@@ -17,7 +19,7 @@ EXAMPLE := --manifest-path examples/rust/Cargo.toml
 
 .DEFAULT_GOAL := help
 .PHONY: help setup models build bundle notices demo serve test test-rust test-scripts test-clients test-deploy
-.PHONY: fmt lint bench lock clean
+.PHONY: fmt lint bench gauge bench-peers bench-profile lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,8 +84,17 @@ lint: ## formatting and clippy, warnings denied
 bench: build ## criterion benchmarks
 	@$(CARGO) bench --locked
 
+gauge: build
+	@$(CARGO) build --release --locked --quiet --example gauge
+
+bench-peers: gauge ## beside llama.cpp, onnxruntime-genai and FastAPI on the same cores
+	@$(VENV_PYTHON) scripts/bench_peers $(PEERS)
+
+bench-profile: gauge ## where the time of a pass and of a request goes
+	@$(VENV_PYTHON) scripts/peers/step_profile.py
+
 lock: ## write each requirements.lock anew from its requirements.in
 	@$(PYTHON) scripts/lock
 
 clean: ## remove what was built here; downloads stay in the cache
-	@rm -rf target .venv .venv-clients .venv-deploy runtime models/*/build
+	@rm -rf target .venv .venv-clients .venv-deploy .venv-peers runtime models/*/build
