@@ -46,6 +46,8 @@ const KEEPERS: &[(&str, &[&str])] = &[
     ("governor", &["access"]),
     ("prometheus", &["telemetry"]),
     ("rayon", &["cli", "service"]),
+    ("redis", &["access"]),
+    ("rustls", &["access"]),
     ("tokio", &["access", "cli", "engine", "http", "lifecycle", "service"]),
     ("tokio_util", &["http", "lifecycle"]),
     ("whichlang", &["service"]),

@@ -4,12 +4,12 @@ use std::{
     io::{self, Write as _},
     process::ExitCode,
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use super::compose::Composer;
 use crate::{
-    access::KeyStore,
+    access::{KeyStore, RedisOptions, probe_redis},
     config::{Config, ConfigError},
     registry::Registry,
     runtime::Runtime,
@@ -77,11 +77,22 @@ fn usable_keys(config: &Config) -> anyhow::Result<bool> {
     Ok(!keys.is_empty())
 }
 
+/// How long Redis takes to be connected to and to know the script. A server starts without it, too.
+fn redis_answers(options: &RedisOptions) -> anyhow::Result<Duration> {
+    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(tokio.block_on(probe_redis(options))?)
+}
+
 fn examine(config: &Config, report: &mut Report) {
     report.add("keys", usable_keys(config), |usable| {
         let none = "none yet; run `dichroic keys create` or set DICHROIC_API_KEY";
         if *usable { "at least one usable key".into() } else { none.into() }
     });
+    if let Some(options) = &config.redis {
+        report.add("redis", redis_answers(options), |time| {
+            format!("{} answered in {:.1} ms, connecting included", options.server, time.as_secs_f64() * 1000.0)
+        });
+    }
     let runtime = report.add("runtime", Runtime::load(&config.runtime_library, config.threads.get()), |runtime| {
         format!("{} threads, {}", config.threads, runtime.build_info())
     });
