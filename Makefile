@@ -44,8 +44,9 @@ test-scripts: ## tests of set-up, of the conversions, and of the running server
 	@$(CARGO) build --locked --quiet
 	@$(VENV_PYTHON) -m pytest -q scripts/tests --ignore-glob "*/test_deploy*.py"
 
-test-deploy: ## tests of the Helm chart, the alert rules and all else in deploy/
+test-deploy: ## tests of the Helm chart, the alert rules, limits in Redis and all else in deploy/
 	@$(PYTHON) scripts/deploy_tools
+	@$(CARGO) build --locked --quiet
 	@.venv-deploy/bin/python -m pytest -q scripts/tests/test_deploy*.py
 
 fmt: ## format the Rust code

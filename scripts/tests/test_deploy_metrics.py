@@ -100,6 +100,8 @@ def unknown_values(selected: Selected) -> Iterator[str]:
     }
     if selected.name == "dichroic_regenerated_total":
         closed["reason"] = {"copy", "unfit"}
+    if selected.name == "dichroic_limit_fallbacks_total":
+        closed["reason"] = {"away", "timeout", "error"}
     for label, operator, value in selected.values:
         if label not in closed:
             continue
@@ -150,6 +152,8 @@ def test_the_statuses_that_are_counted_are_the_ones_that_are_asked_for() -> None
     assert "rejected.with_label_values(&[code])" in observe
     prism = (ROOT / "src/service/prism.rs").read_text(encoding="utf-8")
     assert '{ "copy" } else { "unfit" }' in prism
+    redis = (ROOT / "src/access/limits/redis.rs").read_text(encoding="utf-8")
+    assert set(re.findall(r'Self::\w+ => "(\w+)"', redis)) == {"away", "timeout", "error"}
 
 
 # --- alerts --------------------------------------------------------------------
