@@ -29,6 +29,8 @@ KUBERNETES = ["1.30", kubernetes_validate.latest_version()]
 FIXED = {"listen", "models_dir", "runtime_library", "keys_file"}
 # What it says where Redis is asked, and leaves out where not.
 WITH_REDIS = {"redis_url", "redis_ca_file", "replicas"}
+# TLS ends before the pods: the chart mounts no certificate, and the kubelet's probes could show none.
+NEVER = {"tls_certificate_file", "tls_key_file", "tls_client_ca_file"}
 
 SETS: dict[str, dict[str, Any]] = {
     "least": {"keys": {"existingSecret": "team-keys"}},
@@ -39,7 +41,12 @@ SETS: dict[str, dict[str, Any]] = {
         "imagePullSecrets": [{"name": "pull"}],
         "keys": {"keysJson": KEYS_JSON, "apiKey": API_KEY},
         "models": {"existingClaim": "models", "subPath": "2026-11"},
-        "config": {"models": ["beta-3-haiku", "alpha-4o-mini"], "max_connections": 1_000_000, "log": 'info,a="<b>"'},
+        "config": {
+            "models": ["beta-3-haiku", "alpha-4o-mini"],
+            "max_connections": 1_000_000,
+            "playground": False,
+            "log": 'info,a="<b>"',
+        },
         "extraEnv": [{"name": "RUST_BACKTRACE", "value": "1"}],
         "listenAddress": "[::]",
         "gpu": {"count": 1, "runtimeClassName": "nvidia"},
@@ -229,14 +236,15 @@ def test_no_key_stands_anywhere_but_in_the_secret(release: Release) -> None:
 
 def test_the_settings_are_ones_that_the_server_takes(release: Release) -> None:
     known, written = settings(), release.settings
-    assert set(written) | {"models"} | WITH_REDIS | secrets() == set(known)
-    assert not set(written) & (secrets() - {"redis_url"})
+    assert set(written) | {"models"} | WITH_REDIS | NEVER | secrets() == set(known)
+    assert not set(written) & (NEVER | secrets() - {"redis_url"})
     for name, value in written.items():
         setting = known[name]
         if setting.default is not None:
             assert type(value) is int and setting.least <= value <= setting.most, name
         else:
             assert isinstance(value, list) == (name == "models")
+            assert isinstance(value, bool) == (name == "playground")
     mounts = {mount["name"]: mount["mountPath"] for mount in release.container["volumeMounts"]}
     assert written["keys_file"] == f"{mounts['keys']}/keys.json"
     assert ("redis_url" in written) == ("replicas" in written)
@@ -253,7 +261,7 @@ def test_the_settings_are_ones_that_the_server_takes(release: Release) -> None:
 def test_the_values_default_to_the_servers_defaults_within_its_bounds(chart: Any) -> None:
     values = chart.values["config"]
     bounds = chart.schema["properties"]["config"]["properties"]
-    known = {name: setting for name, setting in settings().items() if name not in FIXED | WITH_REDIS | secrets()}
+    known = {name: one for name, one in settings().items() if name not in FIXED | WITH_REDIS | NEVER | secrets()}
     assert set(values) == set(bounds) == set(known)
     for name, setting in known.items():
         if setting.default is not None:
@@ -269,6 +277,7 @@ def test_texts_reach_the_settings_as_they_were_written(chart: Any) -> None:
     assert written["log"] == 'info,a="<b>"'
     assert written["models"] == ["beta-3-haiku", "alpha-4o-mini"]
     assert (written["max_connections"], written["listen"]) == (1_000_000, "[::]:8080")
+    assert written["playground"] is False
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use time::OffsetDateTime;
+
 use super::compose::Composer;
 use crate::{
     access::{KeyStore, RedisOptions, probe_redis},
     config::{Config, ConfigError},
+    http::Tls,
     registry::Registry,
     runtime::Runtime,
     telemetry::Metrics,
@@ -83,6 +86,22 @@ fn redis_answers(options: &RedisOptions) -> anyhow::Result<Duration> {
     Ok(tokio.block_on(probe_redis(options))?)
 }
 
+/// What the certificate says of itself; an error where `serve` would refuse to start or clients would refuse it.
+fn usable_certificate(config: &Config) -> anyhow::Result<String> {
+    let Some(files) = &config.tls else {
+        let end = if config.talks_in_clear() {
+            "none: end it before this server"
+        } else {
+            "none: only this machine can connect"
+        };
+        return Ok(end.into());
+    };
+    let tls = Tls::open(&files.certificate, &files.key, files.client_ca.as_deref())?;
+    tls.in_force(OffsetDateTime::now_utc())?;
+    let clients = if tls.asks_for_client_certificates() { ", clients must show one" } else { "" };
+    Ok(format!("certificate {}{clients}", tls.validity()))
+}
+
 fn examine(config: &Config, report: &mut Report) {
     report.add("keys", usable_keys(config), |usable| {
         let none = "none yet; run `dichroic keys create` or set DICHROIC_API_KEY";
@@ -93,6 +112,7 @@ fn examine(config: &Config, report: &mut Report) {
             format!("{} answered in {:.1} ms, connecting included", options.server, time.as_secs_f64() * 1000.0)
         });
     }
+    report.add("TLS", usable_certificate(config), String::clone);
     let runtime = report.add("runtime", Runtime::load(&config.runtime_library, config.threads.get()), |runtime| {
         format!("{} threads, {}", config.threads, runtime.build_info())
     });

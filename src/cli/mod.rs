@@ -33,7 +33,7 @@ enum Command {
         Examples:\n  DICHROIC_API_KEY=$(openssl rand -hex 24) dichroic serve\n  \
         dichroic serve --listen 127.0.0.1:9000 --models alpha-4o-mini")]
     Serve(Box<ServeFlags>),
-    /// Verify configuration, checksums, the runtime library and one inference per model
+    /// Verify configuration, certificate, checksums, the runtime library and one inference per model
     Check(Box<ServeFlags>),
     /// Create, list and revoke API keys
     Keys(keys::KeysArgs),

@@ -9,15 +9,15 @@ use super::compose::Composer;
 use crate::{
     access::{Fallback, KeyStore, Limiter, MemoryLimiter, RedisLimiter},
     config::{Config, LogFormat},
-    http::{self, App, BodyLimits, ServeOptions},
+    http::{self, App, BodyLimits, ServeOptions, Tls},
     lifecycle::Lifecycle,
     registry::Registry,
     runtime::Runtime,
     telemetry::{Metrics, subscriber},
 };
 
-/// How often the key file is looked at.
-const KEY_RELOAD: Duration = Duration::from_secs(2);
+/// How often the key file and the files of TLS are looked at.
+const RELOAD: Duration = Duration::from_secs(2);
 
 /// Serves until a signal.
 pub(super) fn run(config: &Config) -> anyhow::Result<()> {
@@ -27,6 +27,7 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
     };
     subscriber::install(format, &config.log)?;
     let keys = Arc::new(open_keys(config)?);
+    let tls = open_tls(config)?;
     let metrics = Metrics::new().context("cannot set up metrics")?;
     let registry = Registry::open(&config.models_dir, &config.models)?;
     let runtime = Runtime::load(&config.runtime_library, config.threads.get())?;
@@ -49,7 +50,13 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
         let readiness = services.readiness().await;
         anyhow::ensure!(readiness.ready, "a model does not answer; run `dichroic check`");
         let limiter = limiter(config, Arc::clone(&metrics)).await?;
-        reload_keys(&lifecycle, &keys);
+        every_round(&lifecycle, {
+            let keys = Arc::clone(&keys);
+            move || _ = keys.reload_if_changed()
+        });
+        if let Some(tls) = tls.clone() {
+            every_round(&lifecycle, move || _ = tls.reload_if_changed());
+        }
         let app = App {
             services: Arc::clone(&services),
             keys,
@@ -63,6 +70,7 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
             max_connections: config.max_connections,
             header_read_timeout: config.header_timeout,
             grace: config.shutdown_grace,
+            tls,
         };
         http::serve(listener, http::router(app), options, lifecycle.clone()).await?;
         tracing::info!("stopped");
@@ -103,17 +111,31 @@ async fn limiter(config: &Config, metrics: Arc<Metrics>) -> anyhow::Result<Arc<d
     Ok(Arc::new(RedisLimiter::start(options, counted).await?))
 }
 
-fn reload_keys(lifecycle: &Lifecycle, keys: &Arc<KeyStore>) {
-    let (soft, keys) = (lifecycle.soft().clone(), Arc::clone(keys));
+/// Certificate and key if the settings name them, and a warning where they are missed.
+fn open_tls(config: &Config) -> anyhow::Result<Option<Arc<Tls>>> {
+    if config.talks_in_clear() {
+        tracing::warn!(
+            listen = %config.listen,
+            "without TLS, keys and texts cross the network readable; set tls_certificate_file and tls_key_file, or \
+             end TLS before this server"
+        );
+    }
+    let Some(files) = &config.tls else { return Ok(None) };
+    Ok(Some(Arc::new(Tls::open(&files.certificate, &files.key, files.client_ca.as_deref())?)))
+}
+
+/// Looks at files again and again until the server stops. A failure is logged by `look` itself.
+fn every_round(lifecycle: &Lifecycle, look: impl Fn() + Send + Sync + 'static) {
+    let (soft, look) = (lifecycle.soft().clone(), Arc::new(look));
     lifecycle.spawn(async move {
-        let mut ticks = tokio::time::interval(KEY_RELOAD);
+        let mut ticks = tokio::time::interval(RELOAD);
         loop {
             tokio::select! {
                 () = soft.cancelled() => return,
                 _ = ticks.tick() => {
-                    let keys = Arc::clone(&keys);
-                    // Reading a file blocks; a failure is logged by the store itself.
-                    let _ = tokio::task::spawn_blocking(move || keys.reload_if_changed()).await;
+                    let look = Arc::clone(&look);
+                    // Reading a file blocks.
+                    let _ = tokio::task::spawn_blocking(move || look()).await;
                 }
             }
         }

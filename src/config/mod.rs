@@ -85,6 +85,16 @@ pub enum ConfigError {
         /// What is accepted.
         rule: String,
     },
+    /// One part of TLS is set without another that it needs.
+    #[error("{setting}, set by {place}, needs {missing} beside it; set both or neither")]
+    TlsIncomplete {
+        /// The setting found.
+        setting: &'static str,
+        /// Where it was written.
+        place: String,
+        /// The setting that is absent.
+        missing: &'static str,
+    },
     /// Other machines could connect, yet nobody could authenticate.
     #[error(
         "listening on {listen} without any API key is refused; run `dichroic keys create`, set DICHROIC_API_KEY, \
@@ -109,11 +119,24 @@ pub enum LogFormat {
     Text,
 }
 
+/// Where the files of TLS are. Their contents are judged by who reads them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The server's certificate and those between it and its authority.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// Authorities of client certificates, if clients have to show one.
+    pub client_ca: Option<PathBuf>,
+}
+
 /// Validated settings.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Where the server listens.
     pub listen: SocketAddr,
+    /// Where certificate and key are; plain HTTP without them.
+    pub tls: Option<TlsFiles>,
     /// Folder of the models.
     pub models_dir: PathBuf,
     /// The ONNX Runtime shared library.
@@ -196,11 +219,20 @@ impl Config {
     /// # Errors
     /// [`ConfigError::PublicWithoutKey`].
     pub fn require_key_for_public_listen(&self, keys_are_empty: bool) -> Result<(), ConfigError> {
-        // An IPv4 address may come in IPv6 clothes.
-        if keys_are_empty && !self.listen.ip().to_canonical().is_loopback() {
+        if keys_are_empty && self.listens_publicly() {
             return Err(ConfigError::PublicWithoutKey { listen: self.listen });
         }
         Ok(())
+    }
+
+    /// Whether keys and texts cross a network as they are.
+    pub fn talks_in_clear(&self) -> bool {
+        self.tls.is_none() && self.listens_publicly()
+    }
+
+    fn listens_publicly(&self) -> bool {
+        // An IPv4 address may come in IPv6 clothes.
+        !self.listen.ip().to_canonical().is_loopback()
     }
 }
 
@@ -271,6 +303,7 @@ impl Validator<'_> {
         let threads = self.number("threads", raw.threads)?;
         Ok(Config {
             listen: self.listen(raw.listen)?,
+            tls: self.tls(raw.tls_certificate_file, raw.tls_key_file, raw.tls_client_ca_file)?,
             models_dir: self.path("models_dir", raw.models_dir, "models")?,
             runtime_library: self.path("runtime_library", raw.runtime_library, "runtime/libonnxruntime.so")?,
             models: self.models(raw.models)?,
@@ -312,10 +345,36 @@ impl Validator<'_> {
     }
 
     fn path(&self, name: &'static str, value: Option<PathBuf>, default: &str) -> Result<PathBuf, ConfigError> {
+        Ok(self.optional_path(name, value)?.unwrap_or_else(|| default.into()))
+    }
+
+    fn optional_path(&self, name: &'static str, value: Option<PathBuf>) -> Result<Option<PathBuf>, ConfigError> {
         match value {
             Some(path) if path.as_os_str().is_empty() => Err(self.invalid(name)),
-            Some(path) => Ok(path),
-            None => Ok(default.into()),
+            other => Ok(other),
+        }
+    }
+
+    fn tls(
+        &self,
+        certificate: Option<PathBuf>,
+        key: Option<PathBuf>,
+        client_ca: Option<PathBuf>,
+    ) -> Result<Option<TlsFiles>, ConfigError> {
+        let certificate = self.optional_path("tls_certificate_file", certificate)?;
+        let key = self.optional_path("tls_key_file", key)?;
+        let client_ca = self.optional_path("tls_client_ca_file", client_ca)?;
+        let incomplete = |setting, missing| {
+            let place = origin(setting, self.sources.find_metadata(setting));
+            Err(ConfigError::TlsIncomplete { setting, place, missing })
+        };
+        match (certificate, key) {
+            (Some(certificate), Some(key)) => Ok(Some(TlsFiles { certificate, key, client_ca })),
+            (Some(_), None) => incomplete("tls_certificate_file", "tls_key_file"),
+            (None, Some(_)) => incomplete("tls_key_file", "tls_certificate_file"),
+            // Silently ignored, everybody would be let in who was to be kept out.
+            (None, None) if client_ca.is_some() => incomplete("tls_client_ca_file", "tls_certificate_file"),
+            (None, None) => Ok(None),
         }
     }
 
@@ -413,6 +472,7 @@ mod tests {
     fn the_defaults_are_the_documented_ones() {
         let config = load(None, &[], &[]).unwrap();
         assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
+        assert_eq!(config.tls, None);
         assert_eq!(config.models_dir, Path::new("models"));
         assert_eq!(config.runtime_library, Path::new("runtime/libonnxruntime.so"));
         assert_eq!(config.models, ModelId::ALL);
@@ -459,6 +519,37 @@ mod tests {
         let environment = [("DICHROIC_MODELS", "beta-3-haiku, alpha-4o-mini")];
         assert_eq!(load(None, &environment, &[]).unwrap().models, both);
         assert_eq!(load(None, &[], &["--models", "beta-3-haiku,alpha-4o-mini"]).unwrap().models, both);
+    }
+
+    #[test]
+    fn the_files_of_tls_come_together_or_not_at_all() {
+        let (certificate, key, client_ca) =
+            ("tls_certificate_file = 'a'", "tls_key_file = 'b'", "tls_client_ca_file = 'c'");
+        let pair = format!("{certificate}\n{key}");
+        let files = |client_ca: Option<&str>| {
+            Some(TlsFiles { certificate: "a".into(), key: "b".into(), client_ca: client_ca.map(Into::into) })
+        };
+        assert_eq!(load(Some(&pair), &[], &[]).unwrap().tls, files(None));
+        assert_eq!(load(Some(&pair), &[("DICHROIC_TLS_CLIENT_CA_FILE", "c")], &[]).unwrap().tls, files(Some("c")));
+        assert_eq!(load(Some(certificate), &[], &["--tls-key-file", "b"]).unwrap().tls, files(None));
+        for (alone, missing) in
+            [(certificate, "tls_key_file"), (key, "tls_certificate_file"), (client_ca, "tls_certificate_file")]
+        {
+            let setting = alone.split(' ').next().unwrap();
+            assert_eq!(
+                refusal(Some(alone), &[], &[]),
+                format!("{setting}, set by the file DIR/dichroic.toml, needs {missing} beside it; set both or neither")
+            );
+        }
+    }
+
+    #[test]
+    fn only_other_machines_and_no_certificate_make_it_talk_in_clear() {
+        let pair = ["--tls-certificate-file", "a", "--tls-key-file", "b"];
+        for (listen, clear) in [("127.0.0.1:1", false), ("[::ffff:127.0.0.1]:1", false), ("0.0.0.0:1", true)] {
+            assert_eq!(load(None, &[], &["--listen", listen]).unwrap().talks_in_clear(), clear, "{listen}");
+            assert!(!load(None, &[], &[&["--listen", listen], &pair[..]].concat()).unwrap().talks_in_clear());
+        }
     }
 
     #[test]
@@ -565,6 +656,9 @@ mod tests {
             "models = 'alpha-4o-mini'",
             "models = ['beta-3-haiku', 'beta-3-haiku']",
             "models_dir = ''",
+            "tls_certificate_file = ''\ntls_key_file = 'b'",
+            "tls_certificate_file = 'a'\ntls_key_file = 'b'\ntls_client_ca_file = ''",
+            "tls_key_file = 5",
             "text_queue = -1",
             "text_queue = 1.5",
             "text_queue = '5'",

@@ -82,8 +82,11 @@ const fn number(name: &'static str, default: u64, min: u64, max: u64) -> Setting
 pub const SECRETS: [&str; 3] = ["api_key", "redis_url", "redis_password"];
 
 /// Every setting, in the order of the help.
-pub const SETTINGS: [Setting; 27] = [
+pub const SETTINGS: [Setting; 30] = [
     text("listen"),
+    text("tls_certificate_file"),
+    text("tls_key_file"),
+    text("tls_client_ca_file"),
     text("models_dir"),
     text("runtime_library"),
     Setting { name: "models", kind: Kind::List },
@@ -118,6 +121,9 @@ pub const SETTINGS: [Setting; 27] = [
 #[serde(deny_unknown_fields)]
 pub(super) struct RawConfig {
     pub(super) listen: Option<String>,
+    pub(super) tls_certificate_file: Option<PathBuf>,
+    pub(super) tls_key_file: Option<PathBuf>,
+    pub(super) tls_client_ca_file: Option<PathBuf>,
     pub(super) models_dir: Option<PathBuf>,
     pub(super) runtime_library: Option<PathBuf>,
     pub(super) models: Option<Vec<String>>,
@@ -161,6 +167,18 @@ pub struct ServeFlags {
     /// [default: 127.0.0.1:8080] [env: DICHROIC_LISTEN]
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Option<String>,
+    /// Certificate for TLS, PEM, followed by those between it and its authority; reloaded when it changes. Without it
+    /// the server speaks plain HTTP [default: none] [env: DICHROIC_TLS_CERTIFICATE_FILE]
+    #[arg(long, value_name = "PATH")]
+    pub tls_certificate_file: Option<PathBuf>,
+    /// The certificate's private key, PEM and not encrypted; reloaded when it changes
+    /// [default: none] [env: DICHROIC_TLS_KEY_FILE]
+    #[arg(long, value_name = "PATH")]
+    pub tls_key_file: Option<PathBuf>,
+    /// Authorities of client certificates, PEM. With it, a client must show one that they signed, beside its key;
+    /// reloaded when it changes [default: none] [env: DICHROIC_TLS_CLIENT_CA_FILE]
+    #[arg(long, value_name = "PATH")]
+    pub tls_client_ca_file: Option<PathBuf>,
     /// Folder of the models [default: models] [env: DICHROIC_MODELS_DIR]
     #[arg(long, value_name = "DIR")]
     pub models_dir: Option<PathBuf>,
@@ -234,7 +252,7 @@ pub struct ServeFlags {
     /// Connections open at once; more wait to be accepted [default: 1024] [env: DICHROIC_MAX_CONNECTIONS]
     #[arg(long, value_name = "N")]
     pub max_connections: Option<u64>,
-    /// Time a client may take to send a request's headers, in milliseconds
+    /// Time a client may take for the TLS handshake, and to send a request's headers, in milliseconds
     /// [default: 10000] [env: DICHROIC_HEADER_TIMEOUT_MS]
     #[arg(long, value_name = "MS")]
     pub header_timeout_ms: Option<u64>,

@@ -1,9 +1,10 @@
 //! Models that do what the text tells them to.
 //!
 //! The classifier reads scores such as `hate=0.5` from the text and obeys `reader:slow`, `reader:fail` and
-//! `reader:panic`. The generator obeys `scribe:empty`, `scribe:harm`, `scribe:torn` (harm by a hair, else a good answer),
-//! `scribe:dull` (the dark side of everything by a hair), `scribe:vague` (forgets the number 4711 by a hair),
-//! `scribe:echo`, `scribe:long` and `scribe:panic`. The image classifier's score is the mean brightness.
+//! `reader:panic`. The generator obeys `scribe:empty`, `scribe:harm`, `scribe:mild` (harsh, but below the operating
+//! point), `scribe:torn` (harm by a hair, else a good answer), `scribe:dull` (the dark side of everything by a hair),
+//! `scribe:vague` (forgets the number 4711 by a hair), `scribe:echo`, `scribe:long` and `scribe:panic`. The image
+//! classifier's score is the mean brightness.
 //!
 //! The text reader takes bright colours for text, a line with yellow in it for one that is upside down, and the first
 //! colour of a line for what it says: see [`said`]. Magenta says nothing.
@@ -220,6 +221,9 @@ fn answer(task: u32, text: &str) -> String {
     }
     if text.contains("scribe:harm") {
         return "hate=0.9".into();
+    }
+    if text.contains("scribe:mild") {
+        return "hate=0.3".into();
     }
     if text.contains("scribe:echo") {
         return text.into();
