@@ -198,7 +198,8 @@ def test_settings_metrics_and_codes_that_a_document_names_exist(document: str) -
     alerts = set(re.findall(r"alert: (\w+)", read("deploy/prometheus/alerts.yml")))
     for name in re.findall(r"\bDichroic[A-Z]\w+\b", text):
         assert name in alerts, name
-    for name in re.findall(r"`(\w+_ms|\w+_queue|usage_limit|batch_\w+|generator_\w+|max_connections|redis_\w+|replicas)`", text):
+    named = r"`(\w+_ms|\w+_queue|usage_limit|batch_\w+|generator_\w+|max_connections|redis_\w+|replicas)`"
+    for name in re.findall(named, text):
         assert name in settings(), name
 
 

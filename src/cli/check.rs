@@ -80,7 +80,7 @@ fn usable_keys(config: &Config) -> anyhow::Result<bool> {
     Ok(!keys.is_empty())
 }
 
-/// How long Redis takes to be connected to and to know the script. A server starts without it, too.
+/// How long Redis takes to be connected to and to decide. A server starts without it, too.
 fn redis_answers(options: &RedisOptions) -> anyhow::Result<Duration> {
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(tokio.block_on(probe_redis(options))?)

@@ -415,10 +415,9 @@ impl Validator<'_> {
         let replicas =
             NonZeroU32::new(self.number("replicas", raw.replicas)?).ok_or_else(|| self.invalid("replicas"))?;
         let (password, ca_file) = (raw.redis_password.take(), raw.redis_ca_file.take());
-        let server = match raw.redis_url.take() {
-            Some(url) => Some(RedisServer::new(&url, password.as_ref()).ok_or_else(|| self.invalid("redis_url"))?),
-            None => None,
-        };
+        let url = raw.redis_url.take();
+        let server = url.map(|url| RedisServer::new(&url, password.as_ref()).ok_or_else(|| self.invalid("redis_url")));
+        let server = server.transpose()?;
         // What is given for a Redis that nobody asks is a mistake: limits would silently not be shared.
         if password.is_some_and(|password| password.expose_secret().is_empty() || server.is_none()) {
             return Err(self.invalid("redis_password"));

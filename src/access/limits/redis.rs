@@ -160,7 +160,7 @@ impl RedisLimiter {
     ) -> Result<Self, RedisSetupError> {
         let client = client(&options)?;
         Ok(Self {
-            link: Link::start(client, options.server.to_string(), options.timeout).await,
+            link: Link::start(client, options.server.to_string(), &options.prefix, options.timeout).await,
             prefix: options.prefix,
             timeout: options.timeout,
             replicas: options.replicas,
@@ -213,13 +213,13 @@ impl Limiter for RedisLimiter {
     }
 }
 
-/// Connects once and loads the script; how long that took. For `dichroic check`.
+/// Connects once and has a decision made; how long that took. For `dichroic check`.
 ///
 /// # Errors
 /// [`RedisSetupError`].
 pub async fn probe(options: &RedisOptions) -> Result<Duration, RedisSetupError> {
     let start = Instant::now();
-    match link::try_out(&client(options)?).await {
+    match link::try_out(&client(options)?, &options.prefix).await {
         Ok(()) => Ok(start.elapsed()),
         Err(cause) => Err(RedisSetupError::Away { server: options.server.to_string(), cause }),
     }

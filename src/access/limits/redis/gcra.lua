@@ -1,5 +1,5 @@
--- The generic cell rate algorithm on one bucket, in one step. Times are microseconds of this server's own clock, so that
--- replicas whose clocks differ share a bucket all the same.
+-- The generic cell rate algorithm on one bucket, in one step. Times are microseconds of this server's own clock, so
+-- that replicas whose clocks differ share a bucket all the same.
 --
 -- KEYS[1]  when the bucket will be full; a key that is absent is a full bucket
 -- ARGV[1]  time in which one request is given back

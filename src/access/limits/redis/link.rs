@@ -2,9 +2,10 @@
 //!
 //! Owns whether Redis is asked at all. Connections are lent out while Redis answers; after a broken one, or several
 //! failures in a row, all are dropped, nobody waits for Redis any more, and a task of its own tries again, at ever
-//! longer intervals, until Redis loads the script within the time that a request would grant it. So no request pays
-//! for a trial. Each outage is logged when it begins and when it ends. Refuses to repeat what a server says: a stranger at
-//! the address might send the password back.
+//! longer intervals, until Redis decides over a bucket of nobody's within the time that a request would grant it. So
+//! no request pays for a trial, and what would fail every request is not tried on one. Each outage is logged when it
+//! begins and when it ends. Refuses to repeat what a server says: a stranger at the address might send the password
+//! back.
 
 use std::{
     sync::{
@@ -34,6 +35,10 @@ const CONNECT: Duration = Duration::from_secs(1);
 /// Pause before the first trial of an outage; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const LATE: &str = "no answer in time";
+/// Errors of Redis that an operator can do something about.
+const ERROR_CODES: [&str; 10] =
+    ["NOAUTH", "NOPERM", "OOM", "READONLY", "LOADING", "BUSY", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "MOVED"];
 
 /// Hands out connections while Redis answers.
 pub(super) struct Link {
@@ -51,7 +56,7 @@ pub(super) struct Line {
 type Lines = Arc<[MultiplexedConnection; CONNECTIONS]>;
 
 struct Shared {
-    script: Script,
+    trial: Trial,
     live: RwLock<Option<Lines>>,
     turn: AtomicUsize,
     failures: AtomicU32,
@@ -60,15 +65,15 @@ struct Shared {
 
 impl Link {
     /// Connects, or says that it could not; from then on a task keeps the connections.
-    pub(super) async fn start(client: Client, server: String, limit: Duration) -> Self {
+    pub(super) async fn start(client: Client, server: String, prefix: &str, limit: Duration) -> Self {
         let shared = Arc::new(Shared {
-            script: script(),
+            trial: Trial::new(prefix),
             live: RwLock::default(),
             turn: AtomicUsize::new(0),
             failures: AtomicU32::new(0),
             hung_up: Notify::new(),
         });
-        match connect(&client, &shared.script, limit).await {
+        match connect(&client, &shared.trial, limit).await {
             Ok(lines) => {
                 shared.restore(lines);
                 tracing::info!(server, "usage limits are counted in Redis");
@@ -84,7 +89,7 @@ impl Link {
     }
 
     pub(super) fn script(&self) -> &Script {
-        &self.shared.script
+        &self.shared.trial.script
     }
 
     /// A connection, if Redis is to be asked.
@@ -104,7 +109,7 @@ impl Link {
 
     /// A request was not answered in time.
     pub(super) fn late(&self, line: &Line) {
-        self.count(line, || "no answer in time".to_owned());
+        self.count(line, || LATE.to_owned());
     }
 
     /// A request was answered by an error, or its connection broke.
@@ -160,7 +165,7 @@ async fn keep(shared: Arc<Shared>, client: Client, limit: Duration) {
         let mut pause = FIRST_PAUSE;
         let lines = loop {
             sleep(pause).await;
-            match connect(&client, &shared.script, limit).await {
+            match connect(&client, &shared.trial, limit).await {
                 Ok(lines) => break lines,
                 Err(cause) => tracing::debug!(cause, "Redis is still away"),
             }
@@ -173,14 +178,10 @@ async fn keep(shared: Arc<Shared>, client: Client, limit: Duration) {
 }
 
 /// All connections, or why not.
-async fn connect(client: &Client, script: &Script, limit: Duration) -> Result<Lines, String> {
+async fn connect(client: &Client, trial: &Trial, limit: Duration) -> Result<Lines, String> {
     let mut lines = [open(client).await?, open(client).await?, open(client).await?, open(client).await?];
-    // Proves that requests would be answered in time, and spares them the way back for a script that is not known.
-    match timeout(limit, script.load_async(&mut lines[0])).await {
-        Ok(Ok(_)) => Ok(Arc::new(lines)),
-        Ok(Err(error)) => Err(describe(&error)),
-        Err(_) => Err("no answer in time".to_owned()),
-    }
+    trial.run(&mut lines[0], limit).await?;
+    Ok(Arc::new(lines))
 }
 
 async fn open(client: &Client) -> Result<MultiplexedConnection, String> {
@@ -189,18 +190,32 @@ async fn open(client: &Client) -> Result<MultiplexedConnection, String> {
     client.get_multiplexed_async_connection_with_config(&config).await.map_err(|error| describe(&error))
 }
 
-/// One connection over which the script can be loaded.
-pub(super) async fn try_out(client: &Client) -> Result<(), String> {
-    let mut connection = open(client).await?;
-    match timeout(CONNECT, script().load_async(&mut connection)).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(describe(&error)),
-        Err(_) => Err("no answer in time".to_owned()),
-    }
+/// One connection, and a decision over it.
+pub(super) async fn try_out(client: &Client, prefix: &str) -> Result<(), String> {
+    Trial::new(prefix).run(&mut open(client).await?, CONNECT).await
 }
 
-fn script() -> Script {
-    Script::new(include_str!("gcra.lua"))
+/// The script, and a bucket of nobody's to try it on.
+struct Trial {
+    script: Script,
+    key: String,
+}
+
+impl Trial {
+    fn new(prefix: &str) -> Self {
+        Self { script: Script::new(include_str!("gcra.lua")), key: format!("{prefix}trial") }
+    }
+
+    /// Has Redis decide, which loads the script where it is not known yet. The bucket is forgotten after a millisecond.
+    async fn run(&self, connection: &mut MultiplexedConnection, limit: Duration) -> Result<(), String> {
+        let mut call = self.script.key(&self.key);
+        call.arg(1).arg(1);
+        match timeout(limit, call.invoke_async::<(bool, u64)>(connection)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(describe(&error)),
+            Err(_) => Err(LATE.to_owned()),
+        }
+    }
 }
 
 /// Small messages that somebody waits for; and a connection that a firewall forgot is noticed before it is needed.
@@ -209,7 +224,14 @@ pub(super) fn tcp_settings() -> TcpSettings {
     TcpSettings::default().set_nodelay(true).set_keepalive(keepalive)
 }
 
-/// An error in words that are the system's or the library's, never the server's.
+/// An error in words that are the system's, the library's or ours, never those of the server: of what it says, only
+/// a first word that we know.
 pub(super) fn describe(error: &RedisError) -> String {
-    if error.is_io_error() { error.to_string() } else { error.category().to_owned() }
+    if error.is_io_error() {
+        return error.to_string();
+    }
+    match ERROR_CODES.iter().find(|code| error.code() == Some(*code)) {
+        Some(code) => format!("it answered with the error {code}"),
+        None => error.category().to_owned(),
+    }
 }

@@ -15,8 +15,6 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-use redis::Script;
-
 use super::*;
 
 fn secret(text: &str) -> SecretString {
@@ -199,6 +197,20 @@ fn an_address_shows_host_and_port_and_never_its_credential() {
 }
 
 #[test]
+fn of_what_a_server_says_only_known_words_are_repeated() {
+    for (answer, told) in [
+        ("-NOPERM this user has no permissions to run 'open-sesame'", "it answered with the error NOPERM"),
+        ("-OPEN-SESAME is what you sent", "extension error"),
+        ("-ERR unknown command 'AUTH', with args beginning with: 'open-sesame'", "response error"),
+    ] {
+        let value = redis::parse_redis_value(format!("{answer}\r\n").as_bytes()).unwrap();
+        let error = value.extract_error().unwrap_err();
+        assert!(error.to_string().to_lowercase().contains("sesame"), "nothing to hide in {error}");
+        assert_eq!(link::describe(&error), told);
+    }
+}
+
+#[test]
 fn other_addresses_are_refused() {
     for url in [
         "",
@@ -256,11 +268,11 @@ impl StandIn {
         loop {
             let words = words(&mut stream).await?;
             let answer = match words[0].as_str() {
+                "EVALSHA" if words[3] == "dichroic:trial" => "*2\r\n:1\r\n:1\r\n".to_owned(),
                 "EVALSHA" => {
                     self.decisions.fetch_add(1, Ordering::SeqCst);
                     "*2\r\n:1\r\n:100000\r\n".to_owned()
                 }
-                "SCRIPT" => format!("$40\r\n{}\r\n", Script::new(include_str!("gcra.lua")).get_hash()),
                 _ => "+OK\r\n".to_owned(),
             };
             if !self.silent.load(Ordering::SeqCst) {
