@@ -65,7 +65,7 @@ test-clients: ## linter, generated clients and schemathesis on the OpenAPI docum
 	@$(CARGO) build --locked --quiet
 	@.venv-clients/bin/python -m pytest -q scripts/tests/test_clients*.py
 
-test-deploy: ## tests of the Helm chart, the alert rules, the bundle and all else in deploy/
+test-deploy: ## tests of the Helm chart, the alert rules, the bundle, limits in Redis and all else in deploy/
 	@$(PYTHON) scripts/deploy_tools
 	@$(CARGO) build --locked --quiet
 	@.venv-deploy/bin/python -m pytest -q scripts/tests/test_deploy*.py

@@ -38,7 +38,7 @@ const KEEPERS: &[(&str, &[&str])] = &[
     // `bench` is a client.
     ("hyper", &["cli", "http"]),
     ("hyper_util", &["cli", "http"]),
-    ("rustls", &["http"]),
+    ("rustls", &["access", "http"]),
     ("tokio_rustls", &["http"]),
     ("x509_parser", &["http"]),
     ("utoipa", &["http"]),
@@ -54,6 +54,7 @@ const KEEPERS: &[(&str, &[&str])] = &[
     ("minisign_verify", &["registry"]),
     ("prometheus", &["telemetry"]),
     ("rayon", &["cli", "service"]),
+    ("redis", &["access"]),
     ("tokio", &["access", "cli", "engine", "http", "lifecycle", "service"]),
     ("tokio_util", &["http", "lifecycle"]),
     ("whichlang", &["service"]),

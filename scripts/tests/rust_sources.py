@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Setting:
-    """One of src/config/raw.rs; the numbers are None for texts and lists."""
+    """One of src/config/raw.rs; the numbers are None for texts, lists and switches."""
 
     name: str
     default: int | None = None
@@ -60,7 +60,16 @@ def text_defaults() -> dict[str, str]:
         stated = re.search(rf"\[default: ([^\]]*)\]\s*(?:///\s*)?\[env: DICHROIC_{name.upper()}\]", help_)
         if stated:
             found[name] = stated[1]
-    assert set(found) == set(text_settings()) - {"api_key"}
+    assert set(found) == set(text_settings()) - secrets()
+    return found
+
+
+def secrets() -> set[str]:
+    """Settings that hold a secret: they have no flag and no default."""
+    declared = re.search(r"pub const SECRETS: \[&str; (\d+)\] = \[(.*?)\];", _source("config/raw.rs"))
+    assert declared, "SECRETS is not where it was"
+    found = set(re.findall(r'"(\w+)"', declared[2]))
+    assert len(found) == int(declared[1])
     return found
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from rust_sources import ROOT, metrics, settings, text_defaults
+from rust_sources import ROOT, metrics, secrets, settings, text_defaults
 
 try:
     import tomllib
@@ -135,7 +135,8 @@ def test_the_example_has_every_setting_with_its_default_and_no_other() -> None:
         if name != "models":
             # What has no default is shown empty, which the server refuses: an example would be used.
             assert stated[name] == {"true": True, "false": False, "none": ""}.get(value, value), name
-    assert stated["api_key"] == ""
+    for name in secrets():
+        assert stated[name] == ""
 
 
 def test_every_setting_of_the_example_is_explained() -> None:
@@ -197,7 +198,8 @@ def test_settings_metrics_and_codes_that_a_document_names_exist(document: str) -
     alerts = set(re.findall(r"alert: (\w+)", read("deploy/prometheus/alerts.yml")))
     for name in re.findall(r"\bDichroic[A-Z]\w+\b", text):
         assert name in alerts, name
-    for name in re.findall(r"`(\w+_ms|\w+_queue|usage_limit|batch_\w+|generator_\w+|max_connections)`", text):
+    named = r"`(\w+_ms|\w+_queue|usage_limit|batch_\w+|generator_\w+|max_connections|redis_\w+|replicas)`"
+    for name in re.findall(named, text):
         assert name in settings(), name
 
 

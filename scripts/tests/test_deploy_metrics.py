@@ -22,6 +22,8 @@ DEPLOY = ROOT / "deploy"
 PROMTOOL = Path(sys.executable).with_name("promtool")
 # What Prometheus itself adds: the series of whether a target answered, and the labels of where it was.
 OWN_SERIES = {"up"}
+# Why an answer is made again: the words of src/service/prism.rs.
+REGENERATED = {"unfit", "copy", "language", "polarity", "facts"}
 TARGET_LABELS = {"job", "instance", "namespace", "pod"}
 GRAFANA_MACROS = {"$__rate_interval": "5m", "$__range": "1h"}
 
@@ -99,7 +101,9 @@ def unknown_values(selected: Selected) -> Iterator[str]:
         "status": {str(status) for status, _ in error_codes().values()} | {"200", "499"},
     }
     if selected.name == "dichroic_regenerated_total":
-        closed["reason"] = {"copy", "unfit"}
+        closed["reason"] = REGENERATED
+    if selected.name == "dichroic_limit_fallbacks_total":
+        closed["reason"] = {"away", "timeout", "error"}
     for label, operator, value in selected.values:
         if label not in closed:
             continue
@@ -149,7 +153,9 @@ def test_the_statuses_that_are_counted_are_the_ones_that_are_asked_for() -> None
     assert "from_u16(499)" in observe and '"caller_left"' in observe
     assert "rejected.with_label_values(&[code])" in observe
     prism = (ROOT / "src/service/prism.rs").read_text(encoding="utf-8")
-    assert '{ "copy" } else { "unfit" }' in prism
+    assert set(re.findall(r'Some\("(\w+)"\)$', prism, re.MULTILINE)) == REGENERATED
+    redis = (ROOT / "src/access/limits/redis.rs").read_text(encoding="utf-8")
+    assert set(re.findall(r'Self::\w+ => "(\w+)"', redis)) == {"away", "timeout", "error"}
 
 
 # --- alerts --------------------------------------------------------------------

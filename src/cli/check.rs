@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use clap::Args;
@@ -14,7 +14,7 @@ use time::OffsetDateTime;
 
 use super::compose::Composer;
 use crate::{
-    access::KeyStore,
+    access::{KeyStore, RedisOptions, probe_redis},
     config::{Config, ConfigError, ServeFlags},
     http::Tls,
     registry::{Registry, Release},
@@ -119,6 +119,12 @@ fn usable_keys(config: &Config) -> anyhow::Result<bool> {
     Ok(!keys.is_empty())
 }
 
+/// How long Redis takes to be connected to and to decide. A server starts without it, too.
+fn redis_answers(options: &RedisOptions) -> anyhow::Result<Duration> {
+    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(tokio.block_on(probe_redis(options))?)
+}
+
 /// What the certificate says of itself; an error where `serve` would refuse to start or clients would refuse it.
 fn usable_certificate(config: &Config) -> anyhow::Result<String> {
     let Some(files) = &config.tls else {
@@ -140,6 +146,11 @@ fn examine(config: &Config, report: &mut Report) {
         let none = "none yet; run `dichroic keys create` or set DICHROIC_API_KEY";
         if *usable { "at least one usable key".into() } else { none.into() }
     });
+    if let Some(options) = &config.redis {
+        report.add("redis", redis_answers(options), |time| {
+            format!("{} answered in {:.1} ms, connecting included", options.server, time.as_secs_f64() * 1000.0)
+        });
+    }
     report.add("TLS", usable_certificate(config), String::clone);
     let runtime = report.add("runtime", Runtime::load(&config.runtime_library, config.threads.get()), |runtime| {
         format!("{} threads, {}", config.threads, runtime.build_info())

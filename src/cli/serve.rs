@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 
 use super::compose::Composer;
 use crate::{
-    access::{KeyStore, MemoryLimiter},
+    access::{Fallback, KeyStore, Limiter, MemoryLimiter, RedisLimiter},
     config::{Config, LogFormat},
     http::{self, App, BodyLimits, ServeOptions, Tls},
     lifecycle::Lifecycle,
@@ -49,6 +49,7 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
             .with_context(|| format!("cannot listen on {}; is the port taken?", config.listen))?;
         let readiness = services.readiness().await;
         anyhow::ensure!(readiness.ready, "a model does not answer; run `dichroic check`");
+        let limiter = limiter(config, Arc::clone(&metrics)).await?;
         every_round(&lifecycle, {
             let keys = Arc::clone(&keys);
             move || _ = keys.reload_if_changed()
@@ -59,7 +60,7 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
         let app = App {
             services: Arc::clone(&services),
             keys,
-            limiter: Arc::new(MemoryLimiter::default()),
+            limiter,
             metrics,
             lifecycle: lifecycle.clone(),
             bodies: BodyLimits { deadline: config.request_timeout, ..BodyLimits::default() },
@@ -97,6 +98,17 @@ fn open_keys(config: &Config) -> anyhow::Result<KeyStore> {
         tracing::warn!("there is no API key yet: every request is answered 401; run `dichroic keys create`");
     }
     Ok(keys)
+}
+
+/// Counts in Redis where there is one, in this process otherwise.
+async fn limiter(config: &Config, metrics: Arc<Metrics>) -> anyhow::Result<Arc<dyn Limiter>> {
+    let Some(options) = config.redis.clone() else { return Ok(Arc::new(MemoryLimiter::default())) };
+    for why in Fallback::ALL {
+        // A series that is there from the start: a rate over one that appears with its first event would miss it.
+        metrics.limit_fallbacks.with_label_values(&[why.as_str()]);
+    }
+    let counted = move |why: Fallback| metrics.limit_fallbacks.with_label_values(&[why.as_str()]).inc();
+    Ok(Arc::new(RedisLimiter::start(options, counted).await?))
 }
 
 /// Certificate and key if the settings name them, and a warning where they are missed.

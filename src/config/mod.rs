@@ -2,7 +2,7 @@
 //!
 //! Owns the order file < environment < flags, the defaults and the bounds. A [`Config`] holds only values that make
 //! sense together; every refusal is one sentence that names the setting, where it was written and what to do.
-//! Refuses to show the API key: not in errors, not in `Debug`. Runs on the starting thread.
+//! Refuses to show the API key or a credential for Redis: not in errors, not in `Debug`. Runs on the starting thread.
 
 mod raw;
 
@@ -10,7 +10,7 @@ use std::{
     ffi::OsString,
     fs,
     net::SocketAddr,
-    num::NonZeroUsize,
+    num::{NonZeroU32, NonZeroUsize},
     path::{Path, PathBuf},
     thread,
     time::Duration,
@@ -23,10 +23,10 @@ use figment::{
 };
 use secrecy::{ExposeSecret, SecretString};
 
-pub use raw::{Kind, PREFIX, SETTINGS, ServeFlags, Setting};
+pub use raw::{Kind, PREFIX, SECRETS, SETTINGS, ServeFlags, Setting};
 
 use crate::{
-    access::keys::MIN_BOOTSTRAP_CHARACTERS,
+    access::{RedisOptions, RedisServer, keys::MIN_BOOTSTRAP_CHARACTERS},
     domain::{ModelId, UsageLimit},
 };
 use raw::{Environment, RawConfig, origin};
@@ -106,6 +106,9 @@ pub enum ConfigError {
     },
 }
 
+/// Most characters before the names of keys in Redis.
+const MAX_PREFIX_CHARACTERS: usize = 64;
+
 /// How log lines are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
@@ -146,6 +149,8 @@ pub struct Config {
     pub api_key: Option<SecretString>,
     /// Limit of keys that have none of their own.
     pub usage_limit: UsageLimit,
+    /// Where limits are counted for all replicas; in this process alone without it.
+    pub redis: Option<RedisOptions>,
     /// Threads for inference, already resolved.
     pub threads: NonZeroUsize,
     /// Time a request may take.
@@ -274,6 +279,14 @@ fn rule(setting: &Setting) -> String {
         (_, "api_key") => {
             format!("a text of at least {MIN_BOOTSTRAP_CHARACTERS} visible ASCII characters without spaces")
         }
+        (_, "redis_url") => {
+            "an address such as redis://10.0.0.5:6379 or rediss://user@redis.internal:6379/0".to_owned()
+        }
+        (_, "redis_password") => "a text that is not empty, beside a redis_url".to_owned(),
+        (_, "redis_ca_file") => "the path of a file, beside a redis_url that begins with rediss://".to_owned(),
+        (_, "redis_prefix") => {
+            format!("a text of 1 to {MAX_PREFIX_CHARACTERS} visible ASCII characters without spaces")
+        }
         (_, "log_format") => "json or text".to_owned(),
         _ => "a text that is not empty".to_owned(),
     }
@@ -285,7 +298,8 @@ struct Validator<'a> {
 }
 
 impl Validator<'_> {
-    fn config(&self, raw: RawConfig) -> Result<Config, ConfigError> {
+    fn config(&self, mut raw: RawConfig) -> Result<Config, ConfigError> {
+        let redis = self.redis(&mut raw)?;
         let threads = self.number("threads", raw.threads)?;
         Ok(Config {
             listen: self.listen(raw.listen)?,
@@ -296,6 +310,7 @@ impl Validator<'_> {
             keys_file: self.path("keys_file", raw.keys_file, "keys.json")?,
             api_key: self.api_key(raw.api_key)?,
             usage_limit: UsageLimit::per_minute(self.number("usage_limit", raw.usage_limit)?),
+            redis,
             threads: NonZeroUsize::new(threads).unwrap_or_else(available_cores),
             request_timeout: Duration::from_millis(self.number("request_timeout_ms", raw.request_timeout_ms)?),
             shutdown_grace: Duration::from_millis(self.number("shutdown_grace_ms", raw.shutdown_grace_ms)?),
@@ -390,6 +405,30 @@ impl Validator<'_> {
         }
     }
 
+    fn redis(&self, raw: &mut RawConfig) -> Result<Option<RedisOptions>, ConfigError> {
+        let prefix = raw.redis_prefix.take().unwrap_or_else(|| "dichroic:".to_owned());
+        let fits = (1..=MAX_PREFIX_CHARACTERS).contains(&prefix.len());
+        if !fits || !prefix.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(self.invalid("redis_prefix"));
+        }
+        let timeout = Duration::from_millis(self.number("redis_timeout_ms", raw.redis_timeout_ms)?);
+        let replicas =
+            NonZeroU32::new(self.number("replicas", raw.replicas)?).ok_or_else(|| self.invalid("replicas"))?;
+        let (password, ca_file) = (raw.redis_password.take(), raw.redis_ca_file.take());
+        let url = raw.redis_url.take();
+        let server = url.map(|url| RedisServer::new(&url, password.as_ref()).ok_or_else(|| self.invalid("redis_url")));
+        let server = server.transpose()?;
+        // What is given for a Redis that nobody asks is a mistake: limits would silently not be shared.
+        if password.is_some_and(|password| password.expose_secret().is_empty() || server.is_none()) {
+            return Err(self.invalid("redis_password"));
+        }
+        let encrypts = server.as_ref().is_some_and(RedisServer::encrypts);
+        if ca_file.as_ref().is_some_and(|path| path.as_os_str().is_empty() || !encrypts) {
+            return Err(self.invalid("redis_ca_file"));
+        }
+        Ok(server.map(|server| RedisOptions { server, ca_file, prefix, timeout, replicas }))
+    }
+
     fn log_format(&self, value: Option<&str>) -> Result<LogFormat, ConfigError> {
         match value {
             None | Some("json") => Ok(LogFormat::Json),
@@ -439,6 +478,7 @@ mod tests {
         assert_eq!(config.keys_file, Path::new("keys.json"));
         assert!(config.api_key.is_none());
         assert_eq!(config.usage_limit, UsageLimit::DEFAULT);
+        assert!(config.redis.is_none());
         assert_eq!(config.threads, available_cores());
         assert_eq!(config.request_timeout, Duration::from_secs(30));
         assert_eq!(config.shutdown_grace, Duration::from_secs(25));
@@ -518,6 +558,51 @@ mod tests {
             assert_eq!(config.usage_limit.burst, burst);
         }
         assert!(load(None, &[("DICHROIC_USAGE_LIMIT", "0")], &[]).unwrap().usage_limit.is_unlimited());
+    }
+
+    #[test]
+    fn redis_is_asked_when_it_has_an_address() {
+        let redis = load(Some("redis_url = 'redis://10.0.0.5'"), &[], &[]).unwrap().redis.unwrap();
+        assert_eq!((redis.server.to_string().as_str(), redis.prefix.as_str()), ("10.0.0.5:6379", "dichroic:"));
+        assert_eq!((redis.timeout, redis.replicas.get(), redis.ca_file), (Duration::from_millis(10), 1, None));
+        let environment = [("DICHROIC_REDIS_URL", "rediss://redis.internal:6380/3"), ("DICHROIC_REPLICAS", "2")];
+        let flags =
+            ["--redis-ca-file", "ca.pem", "--redis-prefix", "team:", "--redis-timeout-ms", "5", "--replicas", "3"];
+        let redis = load(None, &environment, &flags).unwrap().redis.unwrap();
+        assert_eq!((redis.server.to_string().as_str(), redis.prefix.as_str()), ("redis.internal:6380", "team:"));
+        assert_eq!((redis.timeout, redis.replicas.get()), (Duration::from_millis(5), 3));
+        assert_eq!(redis.ca_file.as_deref(), Some(Path::new("ca.pem")));
+    }
+
+    #[test]
+    fn what_belongs_to_redis_needs_its_address() {
+        let plain = "redis_url = 'redis://h'";
+        for (toml, setting) in [
+            ("redis_url = ''".to_owned(), "redis_url"),
+            ("redis_url = 'h:6379'".to_owned(), "redis_url"),
+            ("redis_url = 'rediss://h#insecure'".to_owned(), "redis_url"),
+            ("redis_password = 'open sesame'".to_owned(), "redis_password"),
+            (format!("{plain}\nredis_password = ''"), "redis_password"),
+            (format!("{plain}\nredis_ca_file = 'ca.pem'"), "redis_ca_file"),
+            ("redis_url = 'rediss://h'\nredis_ca_file = ''".to_owned(), "redis_ca_file"),
+            ("redis_prefix = ''".to_owned(), "redis_prefix"),
+            ("redis_prefix = 'two words'".to_owned(), "redis_prefix"),
+        ] {
+            let error = refusal(Some(&toml), &[], &[]);
+            assert!(error.starts_with(&format!("{setting}, set by the file")), "{toml}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_credential_for_redis_is_never_shown() {
+        let url = "redis://limits:open-sesame@h:6379";
+        let environment = [("DICHROIC_REDIS_URL", url), ("DICHROIC_REDIS_PASSWORD", "abracadabra")];
+        let shown = format!("{:?}", load(None, &environment, &[]).unwrap());
+        assert!(shown.contains("h:6379") && !shown.contains("sesame") && !shown.contains("abracadabra"), "{shown}");
+        for bad in [format!("redis_url = '{url}/x'"), format!("redis_url = ['{url}']"), format!("redis_url = {url}")] {
+            let error = refusal(Some(&bad), &[], &[]);
+            assert!(!error.contains("sesame"), "{error}");
+        }
     }
 
     #[test]
@@ -650,7 +735,7 @@ mod tests {
         let command = ServeFlags::augment_args(clap::Command::new("serve"));
         for setting in SETTINGS {
             let argument = command.get_arguments().find(|argument| argument.get_id().as_str() == setting.name);
-            if setting.name == "api_key" {
+            if SECRETS.contains(&setting.name) {
                 assert!(argument.is_none(), "command lines are visible to others");
                 continue;
             }
@@ -662,6 +747,6 @@ mod tests {
             assert!(help.contains("[default: "), "{help}");
             assert_eq!(argument.and_then(clap::Arg::get_long), setting.flag().strip_prefix("--"));
         }
-        assert_eq!(command.get_arguments().count(), SETTINGS.len() - 1);
+        assert_eq!(command.get_arguments().count(), SETTINGS.len() - SECRETS.len());
     }
 }

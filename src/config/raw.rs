@@ -56,7 +56,7 @@ impl Setting {
         variable(self.name)
     }
 
-    /// The flag that sets it (`api_key` has none: command lines are visible to every user of the machine).
+    /// The flag that sets it; those of [`SECRETS`] have none.
     pub fn flag(&self) -> String {
         flag(self.name)
     }
@@ -78,8 +78,11 @@ const fn number(name: &'static str, default: u64, min: u64, max: u64) -> Setting
     Setting { name, kind: Kind::Number { default, min, max } }
 }
 
+/// Settings that hold or may hold a secret. They have no flag: command lines are visible to every user of the machine.
+pub const SECRETS: [&str; 3] = ["api_key", "redis_url", "redis_password"];
+
 /// Every setting, in the order of the help.
-pub const SETTINGS: [Setting; 24] = [
+pub const SETTINGS: [Setting; 30] = [
     text("listen"),
     text("tls_certificate_file"),
     text("tls_key_file"),
@@ -90,6 +93,12 @@ pub const SETTINGS: [Setting; 24] = [
     text("keys_file"),
     text("api_key"),
     number("usage_limit", 600, 0, 1_000_000),
+    text("redis_url"),
+    text("redis_password"),
+    text("redis_ca_file"),
+    text("redis_prefix"),
+    number("redis_timeout_ms", 10, 1, 1_000),
+    number("replicas", 1, 1, 10_000),
     number("threads", 0, 0, 1_024),
     number("request_timeout_ms", 30_000, 100, 600_000),
     number("shutdown_grace_ms", 25_000, 0, 600_000),
@@ -122,6 +131,14 @@ pub(super) struct RawConfig {
     #[serde(default, deserialize_with = "secret")]
     pub(super) api_key: Option<SecretString>,
     pub(super) usage_limit: Option<u64>,
+    #[serde(default, deserialize_with = "secret")]
+    pub(super) redis_url: Option<SecretString>,
+    #[serde(default, deserialize_with = "secret")]
+    pub(super) redis_password: Option<SecretString>,
+    pub(super) redis_ca_file: Option<PathBuf>,
+    pub(super) redis_prefix: Option<String>,
+    pub(super) redis_timeout_ms: Option<u64>,
+    pub(super) replicas: Option<u64>,
     pub(super) threads: Option<u64>,
     pub(super) request_timeout_ms: Option<u64>,
     pub(super) shutdown_grace_ms: Option<u64>,
@@ -181,6 +198,22 @@ pub struct ServeFlags {
     /// [default: 600] [env: DICHROIC_USAGE_LIMIT]
     #[arg(long, value_name = "N")]
     pub usage_limit: Option<u64>,
+    /// Certificates, as PEM, for a Redis with TLS; none for those that the system trusts. Limits are counted in Redis
+    /// for all replicas together when DICHROIC_REDIS_URL names one; it and DICHROIC_REDIS_PASSWORD have no flag
+    /// [default: none] [env: DICHROIC_REDIS_CA_FILE]
+    #[arg(long, value_name = "PATH")]
+    pub redis_ca_file: Option<PathBuf>,
+    /// How the names of keys in Redis begin [default: dichroic:] [env: DICHROIC_REDIS_PREFIX]
+    #[arg(long, value_name = "TEXT")]
+    pub redis_prefix: Option<String>,
+    /// How long a request waits for Redis, in milliseconds, before this replica decides by its share
+    /// [default: 10] [env: DICHROIC_REDIS_TIMEOUT_MS]
+    #[arg(long, value_name = "MS")]
+    pub redis_timeout_ms: Option<u64>,
+    /// Replicas that share the limits: while Redis is away, each allows that part of a limit
+    /// [default: 1] [env: DICHROIC_REPLICAS]
+    #[arg(long, value_name = "N")]
+    pub replicas: Option<u64>,
     /// Threads for inference; 0 for as many as the processor affinity and the container's quota grant
     /// [default: 0] [env: DICHROIC_THREADS]
     #[arg(long, value_name = "N")]

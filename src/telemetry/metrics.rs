@@ -18,6 +18,8 @@ pub struct Metrics {
     pub in_flight: IntGauge,
     /// Requests refused before any work, by reason (`overloaded`, `rate_limit_exceeded`, `invalid_api_key`, …).
     pub rejected: IntCounterVec,
+    /// Requests whose usage limit was judged by this replica's share, because Redis gave no decision, by reason.
+    pub limit_fallbacks: IntCounterVec,
     /// Found categories by operation and category.
     pub flagged: IntCounterVec,
     /// Generated answers that were thrown away and made again, by reason.
@@ -85,6 +87,11 @@ impl Metrics {
             )?,
             in_flight: make.gauge("requests_in_flight", "Requests being answered.")?,
             rejected: make.counters("rejected_total", "Requests refused before any work.", &["reason"])?,
+            limit_fallbacks: make.counters(
+                "limit_fallbacks_total",
+                "Requests whose usage limit was judged without Redis.",
+                &["reason"],
+            )?,
             flagged: make.counters("flagged_total", "Categories found.", &["operation", "category"])?,
             regenerated: make.counters("regenerated_total", "Generated answers made again.", &["reason"])?,
             model_info: make.gauges("model_info", "Loaded models.", &["model", "component", "sha256", "device"])?,
