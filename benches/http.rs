@@ -45,7 +45,7 @@ fn app() -> App {
     let runtime = Runtime::load(Path::new("runtime/libonnxruntime.so"), cores).unwrap();
     let bundle = Arc::new(Bundle::open(Path::new("models/alpha-4o-mini/build/text")).unwrap());
     let metrics = Metrics::new().unwrap();
-    let threshold = bundle.manifest().text_classifier.as_ref().unwrap().expressibility.threshold;
+    let threshold = bundle.manifest().text_classifier.as_ref().unwrap().expressibility.as_ref().unwrap().threshold;
     let tokenizer = WindowTokenizer::open(&bundle).unwrap();
     let digest = bundle.digest().to_owned();
     let factory: Factory<TextClassifier> = Arc::new(move || TextClassifier::open(&runtime, &bundle));
