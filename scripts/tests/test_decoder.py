@@ -319,26 +319,28 @@ def test_a_wrong_source_is_refused_with_the_reason(tmp_path: Path) -> None:
 
 # --- the built generators ------------------------------------------------------
 
-# Questions with a settled answer: where two next tokens are near ties, a flip
-# says nothing about the conversion. They replace a first list of ten open chat
-# prompts, on which alpha-4o-mini agreed on 9 and beta-3-haiku on 5 (mean logit
-# cosine 0.9999 and 0.9990): the small model's int8 activations tip near ties.
-FIXED_PROMPTS = [
-    "Count from 1 to 20.",
-    "List the days of the week in order, starting with Monday.",
-    "List the months of the year in order.",
-    "What is the capital of France?",
-    "Write the alphabet in capital letters.",
-    "Name the four seasons of the year.",
-    "Repeat this sentence: The quick brown fox jumps over the lazy dog.",
-    "Repeat this sentence: My sister moved to Leeds in May because she found a new job.",
-    "Write a Python function that adds two numbers.",
-    "What colour do you get when you mix blue and yellow?",
+# What the generators are for. An answer to them is open, so two next tokens are
+# often near ties, and the int8 activations of the runtime's fast path tip some:
+# a flip is held against the graph by what the reference thinks of its choice.
+FIXED_TEXTS = [
+    "My sister moved to Leeds in May because she found a new job.",
+    "The bus was late again and I missed the start of the film.",
+    "Waited 50 minutes for a burger and it came out cold.",
+    "The library opens at 9 and has two new printers.",
+    "We won 3:1 and my daughter scored twice.",
+    "Why does nobody answer my letters?",
+    "Our landlord raised the rent to 900 and still has not fixed the heater.",
+    "I start my new job at the bakery on Monday.",
+    "It has rained since Tuesday.",
+    "Grandma taught me how to make dumplings.",
 ]
 ANSWER = 16
+# Share of tokens that must be the reference's own choice, and how much less
+# likely than its own (in nats) the reference may find the others.
+EQUAL, REGRET = 0.95, 0.3
 
 
-@pytest.mark.parametrize("identifier", ["alpha-4o-mini", "beta-3-haiku"])
+@pytest.mark.parametrize("identifier", ["alpha-4o-mini", "beta-3-haiku", "gamma-1.5-flash"])
 def test_a_built_generator_answers_like_the_full_precision_model(identifier: str) -> None:
     build = ROOT / "models" / identifier / "build"
     if not build.is_dir():
@@ -348,13 +350,10 @@ def test_a_built_generator_answers_like_the_full_precision_model(identifier: str
     part = manifest["generator"]
     source = Sources(Places.here()).locate(manifest["source"])
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    rows = []
-    for prompt in FIXED_PROMPTS:
-        text = (
-            "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
-            f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
-        )
-        rows.append(tokenizer.encode(text, add_special_tokens=False).ids)
+    task = part["tasks"]["positive"]
+    rows = [
+        tokenizer.encode(f"{task['prefix']}{text}{task['suffix']}", add_special_tokens=False).ids for text in FIXED_TEXTS
+    ]
 
     # The file's own embedding, even where the graph embeds with the head's table.
     reference = Reference(source["gguf"])
@@ -372,20 +371,22 @@ def test_a_built_generator_answers_like_the_full_precision_model(identifier: str
         caches.append(session.new_cache(1))
         ours.append(session.run([row], [len(row)], caches[-1])[0])
     cache, lengths, steps = session.join(caches), [len(row) for row in rows], [np.stack(ours)]
-    # Fed with the reference's tokens, the graph makes the same greedy choice at
-    # every step exactly when its own greedy answer would be the same.
     for step in range(ANSWER - 1):
         lengths = [length + 1 for length in lengths]
+        # Fed with the reference's tokens: each step is judged by itself.
         steps.append(session.run([[int(token)] for token in tokens[:, step]], lengths, cache))
     measured = np.stack(steps, axis=1)
 
-    same, near = 0, []
+    equal, regrets, near = [], [0.0], []
     for row in range(len(rows)):
         # Past its stop token a model babbles; the answer ends there.
         stops = [k for k in range(ANSWER) if int(tokens[row, k]) in part["stop_ids"]]
         end = stops[0] + 1 if stops else ANSWER
-        same += bool((measured[row, :end].argmax(axis=-1) == tokens[row, :end]).all())
+        chosen = measured[row, :end].argmax(axis=-1)
+        equal.extend(chosen == tokens[row, :end])
+        regrets.extend(logits[row, :end].max(axis=-1) - np.take_along_axis(logits[row, :end], chosen[:, None], 1)[:, 0])
         near.extend(cosines(measured[row, :end], logits[row, :end]))
-    print(f"{identifier}: {same} of {len(rows)} answers equal, mean cosine {np.mean(near):.5f}")
-    assert same >= 9
+    print(f"{identifier}: {np.mean(equal):.1%} of tokens equal, worst regret {max(regrets):.2f}, cosine {np.mean(near):.5f}")
+    assert np.mean(equal) >= EQUAL
+    assert max(regrets) <= REGRET
     assert np.mean(near) >= 0.99
