@@ -68,13 +68,23 @@ def start(folder: Path, **settings: str) -> Running:
     with open(folder / "log", "wb") as log:
         process = subprocess.Popen([BINARY, "serve"], cwd=ROOT, env=environment, stdout=log, stderr=log)
     running = Running(process, f"http://127.0.0.1:{port}", key, folder)
+    try:
+        _await_ready(running)
+    except BaseException:
+        running.stop()
+        raise
+    return running
+
+
+def _await_ready(running: Running) -> None:
     deadline = time.monotonic() + 180
     while True:
         try:
             if requests.get(running.url + "/readyz", timeout=30).status_code == 200:
-                return running
-        except requests.ConnectionError:
+                return
+        except (requests.ConnectionError, requests.Timeout):
+            # Not bound yet, or bound and busy with the first inferences.
             pass
-        assert process.poll() is None, (folder / "log").read_text()[-2000:]
+        assert running.process.poll() is None, (running.folder / "log").read_text()[-2000:]
         assert time.monotonic() < deadline, "the server was not ready in time"
         time.sleep(0.2)

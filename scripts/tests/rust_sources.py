@@ -52,6 +52,13 @@ def settings() -> dict[str, Setting]:
     return found
 
 
+def default(name: str) -> int:
+    """The default of a setting that is a number."""
+    value = settings()[name].default
+    assert value is not None
+    return value
+
+
 def text_defaults() -> dict[str, str]:
     """The defaults of the settings that are no numbers, from the help."""
     help_ = _source("config/raw.rs")
@@ -166,4 +173,9 @@ def model_ids() -> list[str]:
 
 
 def _source(path: str) -> str:
-    return (ROOT / "src" / path).read_text(encoding="utf-8")
+    return read(f"src/{path}")
+
+
+def read(path: str) -> str:
+    """A file of the checkout."""
+    return (ROOT / path).read_text(encoding="utf-8")

@@ -12,22 +12,12 @@ from typing import Any
 
 import pytest
 import yaml
-from rust_sources import ROOT, metrics, secrets, settings, text_defaults
+from rust_sources import ROOT, default, metrics, read, secrets, settings, text_defaults
 
 try:
     import tomllib
 except ImportError:
     import tomli as tomllib
-
-
-def read(path: str) -> str:
-    return (ROOT / path).read_text(encoding="utf-8")
-
-
-def default(name: str) -> int:
-    value = settings()[name].default
-    assert value is not None
-    return value
 
 
 # --- systemd -------------------------------------------------------------------

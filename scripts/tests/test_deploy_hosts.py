@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from nginx_conf import directives, seconds, size
-from rust_sources import ROOT, cargo_version, constant, error_codes, settings, text_defaults
+from rust_sources import ROOT, cargo_version, constant, default, error_codes, read, settings, text_defaults
 
 try:
     import tomllib
@@ -24,16 +24,6 @@ except ImportError:
 
 DEPLOY = ROOT / "deploy"
 USER = 65532
-
-
-def read(path: str) -> str:
-    return (ROOT / path).read_text(encoding="utf-8")
-
-
-def default(name: str) -> int:
-    value = settings()[name].default
-    assert value is not None
-    return value
 
 
 # --- the image -----------------------------------------------------------------
