@@ -16,12 +16,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Setting:
-    """One of src/config/raw.rs; the numbers are None for texts and lists."""
+    """One of src/config/raw.rs; the numbers are None for texts, lists and switches."""
 
     name: str
     default: int | None = None
     least: int | None = None
     most: int | None = None
+    switch: bool = False
 
     @property
     def variable(self) -> str:
@@ -39,13 +40,13 @@ def settings() -> dict[str, Setting]:
         if not text or text.startswith("//"):
             continue
         number = re.fullmatch(r'number\("(\w+)", ([\d_]+), ([\d_]+), ([\d_]+)\),', text)
-        other = re.fullmatch(r'(?:text\("(\w+)"\)|Setting \{ name: "(\w+)", kind: Kind::List \}),', text)
+        other = re.fullmatch(r'(?:text\("(\w+)"\)|Setting \{ name: "(\w+)", kind: Kind::(List|Switch) \}),', text)
         assert number or other, f"cannot read the setting {text!r}"
         if number:
             found[number[1]] = Setting(number[1], *(int(value.replace("_", "")) for value in number.groups()[1:]))
         else:
             name = other[1] or other[2]
-            found[name] = Setting(name)
+            found[name] = Setting(name, switch=other[3] == "Switch")
     assert len(found) == int(declared[1])
     fields = re.search(r"struct RawConfig \{(.*?)\n\}", source, re.DOTALL)
     assert fields and list(found) == re.findall(r"pub\(super\) (\w+): Option<", fields[1])
@@ -53,7 +54,7 @@ def settings() -> dict[str, Setting]:
 
 
 def text_defaults() -> dict[str, str]:
-    """The defaults of the settings that are no numbers, from the help."""
+    """The defaults of the settings that are no numbers and have one, from the help."""
     help_ = _source("config/raw.rs")
     found = {}
     for name in [setting.name for setting in settings().values() if setting.default is None]:

@@ -230,6 +230,7 @@ def test_the_settings_are_ones_that_the_server_takes(release: Release) -> None:
             assert type(value) is int and setting.least <= value <= setting.most, name
         else:
             assert isinstance(value, list) == (name == "models")
+            assert isinstance(value, bool) == setting.switch, name
     mounts = {mount["name"]: mount["mountPath"] for mount in release.container["volumeMounts"]}
     assert written["keys_file"] == f"{mounts['keys']}/keys.json"
     assert release.container["args"] == ["serve", "--config", f"{mounts['config']}/dichroic.toml"]
@@ -250,6 +251,7 @@ def test_the_values_default_to_the_servers_defaults_within_its_bounds(chart: Any
             assert values[name] == setting.default, name
             assert (bounds[name]["minimum"], bounds[name]["maximum"]) == (setting.least, setting.most), name
     assert (values["models"], values["log_format"], values["log"]) == ([], "json", "info")
+    assert values["playground"] is True
     assert bounds["models"]["items"]["enum"] == model_ids()
 
 
@@ -275,6 +277,7 @@ def test_texts_reach_the_settings_as_they_were_written(chart: Any) -> None:
         (with_keys(config={"usage_limit": "600"}), "/config/usage_limit"),
         (with_keys(config={"models": ["alpha"]}), "/config/models"),
         (with_keys(config={"log_format": "xml"}), "/config/log_format"),
+        (with_keys(config={"playground": "off"}), "/config/playground"),
         (with_keys(image={"digest": "sha256:abc"}), "/image/digest"),
         (with_keys(runAsUser=0), "/runAsUser"),
         (with_keys(autoscaling={"metric": "memory"}), "/autoscaling/metric"),

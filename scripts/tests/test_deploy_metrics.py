@@ -95,11 +95,11 @@ def unknown_values(selected: Selected) -> Iterator[str]:
     """Values of labels whose values are a closed set, where they are compared with one that is not in it."""
     closed = {
         "reason": set(error_codes()) | {"caller_left"},
-        "component": {"generator", "text", "image"},
+        "component": {"generator", "text", "image", "ocr", "detector", "orientation", "recogniser"},
         "status": {str(status) for status, _ in error_codes().values()} | {"200", "499"},
     }
     if selected.name == "dichroic_regenerated_total":
-        closed["reason"] = {"copy", "unfit"}
+        closed["reason"] = regeneration_reasons()
     for label, operator, value in selected.values:
         if label not in closed:
             continue
@@ -109,6 +109,15 @@ def unknown_values(selected: Selected) -> Iterator[str]:
                     yield f"{label}=~{part}"
         elif value not in closed[label]:
             yield f"{label}={value}"
+
+
+def regeneration_reasons() -> set[str]:
+    """Why an answer is made again, from the check that says so."""
+    check = re.search(r"fn failure\(.*?\n    \}", (ROOT / "src/service/prism.rs").read_text(encoding="utf-8"), re.DOTALL)
+    assert check, "the check is not where it was"
+    reasons = set(re.findall(r'Some\("(\w+)"\)', check[0]))
+    assert len(reasons) > 3
+    return reasons
 
 
 # --- the checks themselves -----------------------------------------------------
@@ -148,8 +157,12 @@ def test_the_statuses_that_are_counted_are_the_ones_that_are_asked_for() -> None
     observe = (ROOT / "src/http/observe.rs").read_text(encoding="utf-8")
     assert "from_u16(499)" in observe and '"caller_left"' in observe
     assert "rejected.with_label_values(&[code])" in observe
-    prism = (ROOT / "src/service/prism.rs").read_text(encoding="utf-8")
-    assert '{ "copy" } else { "unfit" }' in prism
+
+
+def test_the_reasons_for_making_an_answer_again_are_documented() -> None:
+    operations = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    row = next(line for line in operations.splitlines() if line.startswith("| `dichroic_regenerated_total`"))
+    assert set(re.findall(r"`(\w+)`", row)) == regeneration_reasons() | {"dichroic_regenerated_total"}
 
 
 # --- alerts --------------------------------------------------------------------
