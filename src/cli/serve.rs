@@ -13,11 +13,13 @@ use crate::{
     lifecycle::Lifecycle,
     registry::Registry,
     runtime::Runtime,
-    telemetry::{Metrics, subscriber},
+    telemetry::{Metrics, Traces, subscriber},
 };
 
 /// How often the key file is looked at.
 const KEY_RELOAD: Duration = Duration::from_secs(2);
+/// How long a stop waits for the last traces.
+const LAST_TRACES: Duration = Duration::from_secs(1);
 
 /// Serves until a signal.
 pub(super) fn run(config: &Config) -> anyhow::Result<()> {
@@ -31,7 +33,7 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
     let registry = Registry::open(&config.models_dir, &config.models)?;
     let runtime = Runtime::load(&config.runtime_library, config.threads.get())?;
     tracing::info!(threads = config.threads, library = runtime.build_info(), "runtime loaded");
-    workers(config.threads.get()).build_global().context("cannot start the picture threads")?;
+    workers(config.threads.get()).build_global().context("cannot start the pool")?;
     let services = Arc::new(Composer::new(config, runtime, Arc::clone(&metrics)).services(&registry)?);
 
     let tokio = tokio::runtime::Builder::new_multi_thread()
@@ -40,6 +42,10 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start the network threads")?;
+    let traces = match &config.otlp_endpoint {
+        Some(endpoint) => Traces::to(endpoint, &metrics, tokio.handle().clone()).context("cannot set up traces")?,
+        None => Traces::default(),
+    };
     let result = tokio.block_on(async {
         let lifecycle = Lifecycle::new();
         tokio::spawn(lifecycle.signals().context("cannot listen for signals")?);
@@ -48,12 +54,13 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
             .with_context(|| format!("cannot listen on {}; is the port taken?", config.listen))?;
         let readiness = services.readiness().await;
         anyhow::ensure!(readiness.ready, "a model does not answer; run `dichroic check`");
-        reload_keys(&lifecycle, &keys);
+        reload_keys(&lifecycle, &keys, &metrics);
         let app = App {
             services: Arc::clone(&services),
             keys,
             limiter: Arc::new(MemoryLimiter::default()),
             metrics,
+            traces: traces.clone(),
             lifecycle: lifecycle.clone(),
             bodies: BodyLimits { deadline: config.request_timeout, ..BodyLimits::default() },
             playground: config.playground,
@@ -67,18 +74,20 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
         tracing::info!("stopped");
         Ok(())
     });
+    traces.shutdown(LAST_TRACES);
     // Tasks that ignore the hard stop must not keep the process.
     tokio.shutdown_timeout(Duration::from_secs(1));
     result
 }
 
-/// The pool that decodes pictures, cuts out what is written in them, and tokenises long texts. A task that panics costs its own request, which finds its
-/// reply dropped; without a handler rayon would end the process.
+/// The pool that decodes pictures, cuts out what is written in them, and tokenises long texts. A panic of that work ends
+/// where it was handed over, in `service`. The handler is for work that a library hands over by itself: without one,
+/// rayon would end the process.
 fn workers(threads: usize) -> rayon::ThreadPoolBuilder {
     rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .thread_name(|number| format!("pixels-{number}"))
-        .panic_handler(|_| tracing::error!("a task of the picture threads panicked; its request fails"))
+        .panic_handler(|_| tracing::error!("a task of the pool panicked that belongs to no request"))
 }
 
 fn open_keys(config: &Config) -> anyhow::Result<KeyStore> {
@@ -91,8 +100,9 @@ fn open_keys(config: &Config) -> anyhow::Result<KeyStore> {
     Ok(keys)
 }
 
-fn reload_keys(lifecycle: &Lifecycle, keys: &Arc<KeyStore>) {
+fn reload_keys(lifecycle: &Lifecycle, keys: &Arc<KeyStore>, metrics: &Metrics) {
     let (soft, keys) = (lifecycle.soft().clone(), Arc::clone(keys));
+    let panics = metrics.task_panics.with_label_values(&["keys"]);
     lifecycle.spawn(async move {
         let mut ticks = tokio::time::interval(KEY_RELOAD);
         loop {
@@ -100,8 +110,9 @@ fn reload_keys(lifecycle: &Lifecycle, keys: &Arc<KeyStore>) {
                 () = soft.cancelled() => return,
                 _ = ticks.tick() => {
                     let keys = Arc::clone(&keys);
-                    // Reading a file blocks; a failure is logged by the store itself.
-                    let _ = tokio::task::spawn_blocking(move || keys.reload_if_changed()).await;
+                    // Reading a file blocks; a failure is logged by the store itself, a panic by the process's hook.
+                    let read = tokio::task::spawn_blocking(move || keys.reload_if_changed()).await;
+                    panics.inc_by(u64::from(read.is_err_and(|error| error.is_panic())));
                 }
             }
         }

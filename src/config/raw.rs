@@ -79,7 +79,7 @@ const fn number(name: &'static str, default: u64, min: u64, max: u64) -> Setting
 }
 
 /// Every setting, in the order of the help.
-pub const SETTINGS: [Setting; 21] = [
+pub const SETTINGS: [Setting; 22] = [
     text("listen"),
     text("models_dir"),
     text("runtime_library"),
@@ -102,6 +102,7 @@ pub const SETTINGS: [Setting; 21] = [
     Setting { name: "playground", kind: Kind::Switch },
     text("log_format"),
     text("log"),
+    text("otlp_endpoint"),
 ];
 
 /// The merged settings. Absent ones get their defaults in [`Config`](super::Config).
@@ -130,6 +131,7 @@ pub(super) struct RawConfig {
     pub(super) playground: Option<bool>,
     pub(super) log_format: Option<String>,
     pub(super) log: Option<String>,
+    pub(super) otlp_endpoint: Option<String>,
 }
 
 fn secret<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SecretString>, D::Error> {
@@ -216,6 +218,10 @@ pub struct ServeFlags {
     /// [default: info] [env: DICHROIC_LOG]
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
+    /// OpenTelemetry collector that traces are sent to over OTLP (HTTP, protobuf, no TLS), such as
+    /// http://127.0.0.1:4318; without one there are none [default: none] [env: DICHROIC_OTLP_ENDPOINT]
+    #[arg(long, value_name = "URL")]
+    pub otlp_endpoint: Option<String>,
 }
 
 /// Where a setting came from, as figment's metadata names its provider.

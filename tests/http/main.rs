@@ -19,3 +19,4 @@ mod properties;
 mod serving;
 mod sunshines;
 mod support;
+mod traces;

@@ -26,7 +26,7 @@ use dichroic::{
     },
     runtime::{Forward, PromptTokenizer, RuntimeError, WindowTokenizer},
     service::{ImageGuardian, Models, ReaderStages, ServiceOptions, Services, TextGuardian, TextReader, Writer},
-    telemetry::Metrics,
+    telemetry::{Metrics, Traces},
 };
 use http_body_util::BodyExt;
 use secrecy::{ExposeSecret, SecretString};
@@ -58,6 +58,7 @@ pub(crate) struct Setup {
     pub(crate) reads: bool,
     pub(crate) bodies: BodyLimits,
     pub(crate) playground: bool,
+    pub(crate) traces: Traces,
 }
 
 impl Default for Setup {
@@ -71,6 +72,7 @@ impl Default for Setup {
             reads: true,
             bodies: BodyLimits::default(),
             playground: true,
+            traces: Traces::default(),
         }
     }
 }
@@ -108,6 +110,7 @@ impl Server {
             keys: Arc::clone(&keys),
             limiter: setup.limiter,
             metrics: Arc::clone(&metrics),
+            traces: setup.traces,
             lifecycle: lifecycle.clone(),
             bodies: setup.bodies,
             playground: setup.playground,
@@ -297,7 +300,7 @@ fn image_guardian(queue: usize, metrics: &Arc<Metrics>) -> ImageGuardian {
     ImageGuardian::new(16, batcher, "0".repeat(64), Arc::clone(metrics))
 }
 
-fn text_reader(queue: usize, metrics: &Metrics) -> TextReader {
+fn text_reader(queue: usize, metrics: &Arc<Metrics>) -> TextReader {
     let spec = TextReaderSpec {
         detector: DetectorSpec {
             multiple: 32,
@@ -316,7 +319,7 @@ fn text_reader(queue: usize, metrics: &Metrics) -> TextReader {
         orientation: stage("orientation", queue, || Ok(Compass), metrics),
         recogniser: stage("recogniser", queue, || Ok(Scholar), metrics),
     };
-    TextReader::new(stages, spec, "1".repeat(64))
+    TextReader::new(stages, spec, "1".repeat(64), Arc::clone(metrics))
 }
 
 fn stage<F: Forward>(
