@@ -39,6 +39,8 @@ const KEEPERS: &[(&str, &[&str])] = &[
     ("hyper_util", &["http", "telemetry"]),
     // What calls out: nothing but the exporter of traces.
     ("hyper::client", &["telemetry"]),
+    // The same in a group of imports.
+    ("client", &["telemetry"]),
     ("opentelemetry", &["telemetry"]),
     ("opentelemetry_http", &["telemetry"]),
     ("opentelemetry_otlp", &["telemetry"]),

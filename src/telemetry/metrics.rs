@@ -24,10 +24,10 @@ pub struct Metrics {
     pub flagged: IntCounterVec,
     /// Generated answers that were thrown away and made again, by reason.
     pub regenerated: IntCounterVec,
-    /// Panics outside of the models' workers, by what was being done: `request` (on an async thread), `body`, `text`,
-    /// `picture` or `keys`. Each failed its own request; the server goes on.
+    /// Panics outside of the models' workers, by what was being done, one of [`TASKS`]. Each failed its own request; the
+    /// server goes on.
     pub task_panics: IntCounterVec,
-    /// Batches of spans posted to the collector, by outcome (`sent`, `failed`); each attempt counts.
+    /// Batches of spans posted to the collector, by outcome, one of [`OUTCOMES`]; each attempt counts.
     pub trace_posts: IntCounterVec,
     /// 1 for every loaded model, with its hash and device.
     pub model_info: IntGaugeVec,
@@ -73,6 +73,12 @@ pub struct ModelMetrics {
     /// Prompts whose prefix was found in the cache.
     pub prefix_hits: IntCounter,
 }
+
+/// What may panic outside of the models' workers: an async thread, a large body being parsed, a long text being
+/// tokenised, a picture being decoded or read, the key file being read.
+pub const TASKS: [&str; 5] = ["request", "body", "text", "picture", "keys"];
+/// How a batch of spans may fare.
+pub const OUTCOMES: [&str; 2] = ["sent", "failed"];
 
 const MODEL: &[&str] = &["model", "component"];
 const SECONDS: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
@@ -120,6 +126,13 @@ impl Metrics {
             registry,
             process,
         };
+        // At 0 from the start: no increase can be told of a series that appears with its first event.
+        for task in TASKS {
+            metrics.task_panics.with_label_values(&[task]);
+        }
+        for outcome in OUTCOMES {
+            metrics.trace_posts.with_label_values(&[outcome]);
+        }
         Ok(Arc::new(metrics))
     }
 

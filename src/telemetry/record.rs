@@ -129,7 +129,9 @@ mod tests {
     fn submission(queued: Instant, taken: &[Instant]) {
         let ticket = Ticket::default();
         let _submission = Submission::new(&"text".into(), 3, queued, ticket.clone());
-        taken.iter().for_each(|at| ticket.taken(*at));
+        for at in taken {
+            ticket.taken(*at);
+        }
     }
 
     #[tokio::test]
@@ -165,7 +167,12 @@ mod tests {
         let judge = |findings: &'static [&'static [&'static str]]| {
             let record = Arc::clone(&record);
             async move {
-                Arc::clone(&record).during(async { findings.iter().for_each(|found| judged(found)) }).await;
+                let judging = async {
+                    for found in findings {
+                        judged(found);
+                    }
+                };
+                Arc::clone(&record).during(judging).await;
                 record.take().found
             }
         };
@@ -178,7 +185,11 @@ mod tests {
     async fn the_sums_are_whole_where_the_stages_are_too_many() {
         let record = Arc::new(Record::default());
         let queued = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
-        let many = async { (0..MOST_STAGES + 6).for_each(|_| submission(queued, &[])) };
+        let many = async {
+            for _ in 0..MOST_STAGES + 6 {
+                submission(queued, &[]);
+            }
+        };
         Arc::clone(&record).during(many).await;
         let work = record.take();
         assert_eq!(work.stages.len(), MOST_STAGES);

@@ -34,6 +34,7 @@ use tokio::{net::TcpStream, runtime::Handle, time::timeout};
 
 use super::{
     Metrics,
+    metrics::OUTCOMES,
     record::{Stage, Work},
 };
 
@@ -237,9 +238,9 @@ impl Client {
             Ok(response) => Some(response.status().to_string()),
             Err(error) => Some(error.to_string()),
         };
-        let label = if failure.is_none() { "sent" } else { "failed" };
-        self.posts.with_label_values(&[label]).inc();
-        match (failure, self.failing.swap(label == "failed", Ordering::Relaxed)) {
+        let [sent, failed] = OUTCOMES;
+        self.posts.with_label_values(&[if failure.is_none() { sent } else { failed }]).inc();
+        match (failure.as_deref(), self.failing.swap(failure.is_some(), Ordering::Relaxed)) {
             (Some(reason), false) => tracing::warn!(reason, "traces do not reach the collector"),
             (None, true) => tracing::info!("traces reach the collector again"),
             _ => {}

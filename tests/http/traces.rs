@@ -111,10 +111,6 @@ fn attributes(attributes: &[KeyValue]) -> BTreeMap<&str, String> {
     attributes.iter().map(|attribute| (attribute.key.as_str(), shown(attribute))).collect()
 }
 
-fn hex(id: &[u8]) -> String {
-    id.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_is_a_span_and_below_it_are_its_wait_and_its_inference() {
     let collector = Collector::start(StatusCode::OK).await;
@@ -135,8 +131,8 @@ async fn a_request_is_a_span_and_below_it_are_its_wait_and_its_inference() {
     let named = |name: &str| spans.iter().find(|span| span.name == name).unwrap();
     assert_eq!(spans.len(), 3, "{spans:#?}");
     let (request, queue, inference) = (named("POST /v1/guardians/text"), named("queue"), named("inference"));
-    assert_eq!(hex(&request.trace_id), "0af7651916cd43dd8448eb211c80319c");
-    assert_eq!(hex(&request.parent_span_id), "b7ad6b7169203331");
+    assert_eq!(request.trace_id, 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c_u128.to_be_bytes());
+    assert_eq!(request.parent_span_id, 0xb7ad_6b71_6920_3331_u64.to_be_bytes());
     // SPAN_KIND_SERVER
     assert_eq!((request.kind, request.trace_state.as_str()), (2, ""));
     let stated = [
@@ -199,8 +195,7 @@ async fn no_text_key_or_unknown_path_is_in_any_span() {
     assert!(components.contains(&"generator".into()) && components.contains(&"text".into()), "{components:?}");
 
     let bytes = collector.bytes();
-    let secret = issued.rsplit('_').next().unwrap();
-    for never in ["zebra", "crossed", "bright side", KEY, secret] {
+    for never in ["zebra", "crossed", "bright side", KEY, issued.as_str()] {
         let found = bytes.windows(never.len()).any(|window| window.eq_ignore_ascii_case(never.as_bytes()));
         assert!(!found, "{never}");
     }
