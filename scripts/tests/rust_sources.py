@@ -62,7 +62,7 @@ def text_defaults() -> dict[str, str]:
         if stated:
             found[name] = stated[1]
     assert set(found) == set(text_settings()) - {"api_key"}
-    return found
+    return {name: value for name, value in found.items() if value != "none"}
 
 
 def text_settings() -> list[str]:
@@ -79,7 +79,7 @@ class Metric:
 
 
 def metrics() -> dict[str, Metric]:
-    """Every metric of src/telemetry/metrics.rs by its full name."""
+    """Every metric of src/telemetry/metrics.rs by its full name, those of the process too."""
     source = _source("telemetry/metrics.rs")
     namespace = re.search(r'Registry::new_custom\(Some\("(\w+)"\.into\(\)\), None\)', source)
     shared = dict(re.findall(r"const (\w+): &\[&str\] = &\[(.*?)\];", source))
@@ -95,7 +95,16 @@ def metrics() -> dict[str, Metric]:
         assert several == bool(labels), name
         listed = shared.get(labels, labels)
         found[f"{namespace[1]}_{name}"] = Metric(kind.rstrip("s"), frozenset(re.findall(r'"(\w+)"', listed)))
-    return found
+    process = re.findall(r'\("(counter|gauge)", "(process_\w+)"\)', source)
+    assert len(process) == 7, "the list of the process's metrics is not where it was"
+    return found | {name: Metric(kind, frozenset()) for kind, name in process}
+
+
+def label_values(name: str) -> set[str]:
+    """A closed set of values of a label, such as TASKS."""
+    listed = re.search(rf"pub const {name}: \[&str; \d+\] = \[(.*?)\];", _source("telemetry/metrics.rs"))
+    assert listed, f"{name} is not where it was"
+    return set(re.findall(r'"(\w+)"', listed[1]))
 
 
 def constant(path: str, name: str) -> int:

@@ -70,6 +70,11 @@ SETS: dict[str, dict[str, Any]] = {
         "resources": {"limits": None, "requests": None},
     },
     "closed": {"keys": {"existingSecret": "k"}, "networkPolicy": {"fromOwnNamespace": False}},
+    "traced": {
+        "keys": {"existingSecret": "k"},
+        "config": {"otlp_endpoint": "http://collector.monitoring:4318", "playground": False},
+        "networkPolicy": {"egress": [{"ports": [{"port": 4318, "protocol": "TCP"}]}]},
+    },
 }
 
 
@@ -207,7 +212,7 @@ def test_probes_ask_what_the_server_answers(release: Release) -> None:
 def test_the_end_leaves_time_for_the_pause_and_the_grace(release: Release) -> None:
     grace = release.settings["shutdown_grace_ms"] / 1000
     pause = release.container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
-    assert release.pod["terminationGracePeriodSeconds"] >= pause + grace + 2
+    assert release.pod["terminationGracePeriodSeconds"] >= pause + grace + 3
 
 
 def test_no_key_stands_anywhere_but_in_the_secret(release: Release) -> None:
@@ -251,7 +256,7 @@ def test_the_values_default_to_the_servers_defaults_within_its_bounds(chart: Any
             assert values[name] == setting.default, name
             assert (bounds[name]["minimum"], bounds[name]["maximum"]) == (setting.least, setting.most), name
     assert (values["models"], values["log_format"], values["log"]) == ([], "json", "info")
-    assert values["playground"] is True
+    assert values["playground"] is True and values["otlp_endpoint"] == ""
     assert bounds["models"]["items"]["enum"] == model_ids()
 
 
@@ -278,6 +283,8 @@ def test_texts_reach_the_settings_as_they_were_written(chart: Any) -> None:
         (with_keys(config={"models": ["alpha"]}), "/config/models"),
         (with_keys(config={"log_format": "xml"}), "/config/log_format"),
         (with_keys(config={"playground": "off"}), "/config/playground"),
+        (with_keys(config={"otlp_endpoint": "https://collector:4318"}), "/config/otlp_endpoint"),
+        (with_keys(networkPolicy={"egress": "all"}), "/networkPolicy/egress"),
         (with_keys(image={"digest": "sha256:abc"}), "/image/digest"),
         (with_keys(runAsUser=0), "/runAsUser"),
         (with_keys(autoscaling={"metric": "memory"}), "/autoscaling/metric"),
@@ -364,6 +371,12 @@ def test_the_network_policy_lets_nothing_out_and_only_the_named_in(chart: Any) -
     assert rule["from"] == [{"podSelector": {}}, {"namespaceSelector": {"matchExpressions": [chosen]}}]
     assert Release(chart, SETS["closed"])["NetworkPolicy"]["spec"]["ingress"] == []
     assert "NetworkPolicy" not in Release(chart, SETS["alone"])
+
+
+def test_traces_are_let_out_to_where_they_are_sent(chart: Any) -> None:
+    release = Release(chart, SETS["traced"])
+    assert release.settings["otlp_endpoint"] == "http://collector.monitoring:4318"
+    assert release["NetworkPolicy"]["spec"]["egress"] == [{"ports": [{"port": 4318, "protocol": "TCP"}]}]
 
 
 def test_models_come_from_the_image_or_from_a_claim(chart: Any) -> None:

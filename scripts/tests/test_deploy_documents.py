@@ -94,7 +94,7 @@ def test_the_unit_starts_the_server_with_files_that_it_explains() -> None:
         assert path.startswith(f"/var/lib/{service['StateDirectory'][0]}/")
     assert service["WorkingDirectory"] == ["/opt/dichroic"]
     assert service["EnvironmentFile"][0].startswith("-")
-    assert int(service["TimeoutStopSec"][0]) * 1000 >= default("shutdown_grace_ms") + 2000
+    assert int(service["TimeoutStopSec"][0]) * 1000 >= default("shutdown_grace_ms") + 3000
     assert int(service["LimitNOFILE"][0]) > default("max_connections")
 
 
@@ -135,6 +135,7 @@ def test_the_example_has_every_setting_with_its_default_and_no_other() -> None:
         if name != "models":
             assert stated[name] == (value == "true" if settings()[name].switch else value), name
     assert stated["api_key"] == "", "an example key would be used"
+    assert stated["otlp_endpoint"] == "", "it is off until somebody names a collector"
 
 
 def test_every_setting_of_the_example_is_explained() -> None:
@@ -197,7 +198,20 @@ def test_settings_metrics_and_codes_that_a_document_names_exist(document: str) -
     for name in re.findall(r"\bDichroic[A-Z]\w+\b", text):
         assert name in alerts, name
     for name in re.findall(r"`(\w+_ms|\w+_queue|usage_limit|batch_\w+|generator_\w+|max_connections)`", text):
-        assert name in settings(), name
+        assert name in settings() or name in logged(), name
+
+
+def logged() -> list[str]:
+    """The fields of a request's log line."""
+    fields = re.search(r"tracing::\$level!\(([\w\s,]+)\$message", read("src/http/observe.rs"))
+    assert fields, "the log line is not where it was"
+    return re.findall(r"\w+", fields[1])
+
+
+def test_every_field_of_the_log_line_is_documented() -> None:
+    table = read("docs/operations.md").split("**Logs**", 1)[1].split("\nProbes", 1)[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert sorted(re.findall(r"`(\w+)`", "".join(rows))) == sorted([*logged(), "request_id", "span"])
 
 
 def test_what_nobody_measured_has_no_number() -> None:

@@ -183,7 +183,7 @@ def test_two_replicas_nginx_and_prometheus_with_no_more_rights_than_they_need() 
         assert replica["user"] == f"{USER}:{USER}"
         assert "ports" not in replica
         assert list(replica["networks"]) == ["inside"]
-        assert seconds(replica["stop_grace_period"]) * 1000 >= default("shutdown_grace_ms") + 2000
+        assert seconds(replica["stop_grace_period"]) * 1000 >= default("shutdown_grace_ms") + 3000
     assert compose()["networks"]["inside"]["internal"] is True
 
 

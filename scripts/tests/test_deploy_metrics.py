@@ -16,7 +16,7 @@ from typing import Any
 import promql_parser as promql
 import pytest
 import yaml
-from rust_sources import ROOT, error_codes, metrics, settings
+from rust_sources import ROOT, error_codes, label_values, metrics, settings
 
 DEPLOY = ROOT / "deploy"
 PROMTOOL = Path(sys.executable).with_name("promtool")
@@ -96,6 +96,8 @@ def unknown_values(selected: Selected) -> Iterator[str]:
     closed = {
         "reason": set(error_codes()) | {"caller_left"},
         "component": {"generator", "text", "image", "ocr", "detector", "orientation", "recogniser"},
+        "task": label_values("TASKS"),
+        "outcome": label_values("OUTCOMES"),
         "status": {str(status) for status, _ in error_codes().values()} | {"200", "499"},
     }
     if selected.name == "dichroic_regenerated_total":
@@ -129,13 +131,17 @@ def regeneration_reasons() -> set[str]:
         ("rate(dichroic_request_total[5m])", "dichroic_request_total is no series"),
         ("dichroic_queue_duration_seconds", "dichroic_queue_duration_seconds is no series"),
         ("dichroic_requests_total_sum", "is no series"),
-        ("process_resident_memory_bytes", "is no series"),
+        ("process_resident_memory", "is no series"),
+        ('process_open_fds{operation="sunshine_text"}', "has no label ['operation']"),
         ('dichroic_requests_total{code="200"}', "has no label ['code']"),
         ('rate(dichroic_batch_size_sum{le="1"}[5m])', "has no label ['le']"),
         ("sum by (model) (rate(dichroic_rejected_total[5m]))", "cannot be grouped by ['model']"),
         ('dichroic_rejected_total{reason="overload"}', "no request has reason=overload"),
         ('dichroic_rejected_total{reason=~"overloaded|forbidden"}', "no request has reason=~forbidden"),
         ('dichroic_requests_total{status="503"}', "no request has status=503"),
+        ('dichroic_regenerated_total{reason="overloaded"}', "no request has reason=overloaded"),
+        ('dichroic_task_panics_total{task="audio"}', "no request has task=audio"),
+        ('dichroic_trace_posts_total{outcome="lost"}', "no request has outcome=lost"),
         ("rate(dichroic_requests_total[5m)", "inside brackets"),
         ("1 + 1", "reads nothing"),
     ],
@@ -157,6 +163,16 @@ def test_the_statuses_that_are_counted_are_the_ones_that_are_asked_for() -> None
     observe = (ROOT / "src/http/observe.rs").read_text(encoding="utf-8")
     assert "from_u16(499)" in observe and '"caller_left"' in observe
     assert "rejected.with_label_values(&[code])" in observe
+
+
+def test_what_may_panic_is_counted_under_a_name_that_is_known() -> None:
+    counted = set()
+    for path in ("src/http/observe.rs", "src/http/extract.rs", "src/cli/serve.rs"):
+        source = (ROOT / path).read_text(encoding="utf-8")
+        counted |= set(re.findall(r'task_panics\s*\.with_label_values\(&\["(\w+)"\]\)', source))
+    pool = (ROOT / "src/service/pool.rs").read_text(encoding="utf-8")
+    counted |= set(re.findall(r'Self::\w+ => "(\w+)"', pool))
+    assert counted == label_values("TASKS")
 
 
 def test_the_reasons_for_making_an_answer_again_are_documented() -> None:
