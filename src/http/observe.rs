@@ -1,8 +1,8 @@
 //! What is said and counted about every request: its id, one line in the log, the metrics.
 //!
 //! Owns the request id, the tracing span around a request, the record of its work, the body of error answers (which
-//! holds the id), and the place where a panic ends. Refuses to log anything a caller wrote except a well-formed request id: no text, no key,
-//! no unknown path. Runs on the tokio threads.
+//! holds the id), and the place where a panic ends. Refuses to log anything a caller wrote except a well-formed request
+//! id: no text, no key, no unknown path. Runs on the tokio threads.
 
 use std::{
     panic::AssertUnwindSafe,

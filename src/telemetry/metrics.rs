@@ -24,8 +24,8 @@ pub struct Metrics {
     pub flagged: IntCounterVec,
     /// Generated answers that were thrown away and made again, by reason.
     pub regenerated: IntCounterVec,
-    /// Panics outside of the models' workers, by what was being done, one of [`TASKS`]. Each failed its own request; the
-    /// server goes on.
+    /// Panics outside of the models' workers, by what was being done, one of [`TASKS`]. Each failed its own request;
+    /// the server goes on.
     pub task_panics: IntCounterVec,
     /// Batches of spans posted to the collector, by outcome, one of [`OUTCOMES`]; each attempt counts.
     pub trace_posts: IntCounterVec,

@@ -1,10 +1,10 @@
 //! Traces over OTLP (HTTP, protobuf): a span for each answered operation, and below it one for each wait in a queue and
 //! each stretch of inference. Off unless a collector is named.
 //!
-//! Owns the bounded queue of spans and the only connection that this room opens, in plain HTTP. Refuses whatever a caller
-//! wrote, except the ids of a well-formed `traceparent`: a span is made of times, numbers and fixed words, from the
-//! request's record, when the request has ended. That runs on its tokio thread and never waits. A thread of the library
-//! gathers batches, tokio sends them; a collector that is slow or gone costs the spans that do not fit the queue.
+//! Owns the bounded queue of spans and the only connection that this room opens, in plain HTTP. Refuses whatever a
+//! caller wrote, except the ids of a well-formed `traceparent`: a span is made of times, numbers and fixed words, from
+//! the request's record, when the request has ended. That runs on its tokio thread and never waits. A thread of the
+//! library gathers batches, tokio sends them; a collector that is slow or gone costs the spans that do not fit.
 
 use std::{
     borrow::Cow,
