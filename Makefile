@@ -5,12 +5,21 @@ CARGO ?= cargo
 # Identifiers to set up, split by commas or spaces; all when empty.
 MODELS ?=
 export MODELS
+# For `make bundle`: a minisign secret key and, if it has one, a file with its password.
+SIGNING_KEY ?=
+SIGNING_PASSWORD_FILE ?=
+export SIGNING_KEY SIGNING_PASSWORD_FILE
+# Options of the comparison with other servers, such as --quick or --only text.
+PEERS ?=
 
 VENV_PYTHON := .venv/bin/python
 BINARY := target/release/dichroic
+# A package of its own, so that nothing of it is built with the server.
+EXAMPLE := --manifest-path examples/rust/Cargo.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup models build demo serve test test-rust test-scripts test-deploy fmt lint bench lock clean
+.PHONY: help setup models build bundle notices demo serve test test-rust test-scripts test-clients test-deploy
+.PHONY: fmt lint bench gauge bench-peers bench-profile lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +33,12 @@ models: setup ## build again what changed in recipes, deltas or conversion code
 build: ## set-up, then the release binary
 	@$(PYTHON) scripts/setup --require cargo cc
 	@$(CARGO) build --release --locked
+
+bundle: build ## one tar for machines without a network; SIGNING_KEY=minisign.key signs it
+	@$(VENV_PYTHON) scripts/bundle $(BINARY)
+
+notices: setup ## write THIRD_PARTY.md: what others made of a bundle, and under which licence
+	@$(VENV_PYTHON) scripts/bundle --notices
 
 demo: build ## start the server, ask all four operations, check the answers
 	@$(VENV_PYTHON) scripts/demo $(BINARY)
@@ -42,24 +57,44 @@ test-rust: ## unit, integration, architecture, golden and doc tests of the serve
 
 test-scripts: ## tests of set-up, of the conversions, and of the running server
 	@$(CARGO) build --locked --quiet
-	@$(VENV_PYTHON) -m pytest -q scripts/tests --ignore-glob "*/test_deploy*.py"
+	@$(VENV_PYTHON) -m pytest -q scripts/tests --ignore-glob "*/test_deploy*.py" --ignore-glob "*/test_clients*.py"
 
-test-deploy: ## tests of the Helm chart, the alert rules and all else in deploy/
+test-clients: ## linter, generated clients and schemathesis on the OpenAPI document (some minutes)
+	@$(PYTHON) scripts/setup --require cargo cc
+	@$(PYTHON) scripts/client_tools
+	@$(CARGO) build --locked --quiet
+	@.venv-clients/bin/python -m pytest -q scripts/tests/test_clients*.py
+
+test-deploy: ## tests of the Helm chart, the alert rules, the bundle, limits in Redis and all else in deploy/
 	@$(PYTHON) scripts/deploy_tools
+	@$(CARGO) build --locked --quiet
 	@.venv-deploy/bin/python -m pytest -q scripts/tests/test_deploy*.py
 
 fmt: ## format the Rust code
 	@$(CARGO) fmt
+	@$(CARGO) fmt $(EXAMPLE)
 
 lint: ## formatting and clippy, warnings denied
 	@$(CARGO) fmt --check
+	@$(CARGO) fmt --check $(EXAMPLE)
 	@$(CARGO) clippy --all-targets --locked -- -D warnings
+	@$(CARGO) clippy --bins --locked --no-default-features -- -D warnings
+	@$(CARGO) clippy --quiet $(EXAMPLE) --target-dir target/examples --locked -- -D warnings
 
 bench: build ## criterion benchmarks
 	@$(CARGO) bench --locked
+
+gauge: build
+	@$(CARGO) build --release --locked --quiet --example gauge
+
+bench-peers: gauge ## beside llama.cpp, onnxruntime-genai and FastAPI on the same cores
+	@$(VENV_PYTHON) scripts/bench_peers $(PEERS)
+
+bench-profile: gauge ## where the time of a pass and of a request goes
+	@$(VENV_PYTHON) scripts/peers/step_profile.py
 
 lock: ## write each requirements.lock anew from its requirements.in
 	@$(PYTHON) scripts/lock
 
 clean: ## remove what was built here; downloads stay in the cache
-	@rm -rf target .venv .venv-deploy runtime models/*/build
+	@rm -rf target .venv .venv-clients .venv-deploy .venv-peers runtime models/*/build

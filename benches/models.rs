@@ -26,7 +26,9 @@ fn runtime() -> Runtime {
 fn moderation(criterion: &mut Criterion) {
     let mut classifier = TextClassifier::open(&runtime(), &bundle("text")).unwrap();
     let mut group = criterion.benchmark_group("moderation");
-    for (texts, tokens) in [(1_u32, 16_u32), (8, 16), (8, 32), (8, 64), (32, 32)] {
+    let grid = [16_u32, 32, 64, 128].map(|tokens| [1_u32, 4, 8, 16, 32, 64].map(|texts| (texts, tokens)));
+    // What exceeds the default token budget never forms a batch.
+    for (texts, tokens) in grid.into_iter().flatten().filter(|(texts, tokens)| texts * tokens <= 2048) {
         let batch: Vec<Window> =
             (0..texts).map(|text| Window((0..tokens).map(|n| 1000 + text + n).collect())).collect();
         group.throughput(Throughput::Elements(u64::from(texts)));
@@ -74,7 +76,7 @@ fn generation(criterion: &mut Criterion) {
     let prefix: Vec<u32> = (1000..1200).collect();
     decoder.prefill(8, 0, &prefix).unwrap();
     let mut group = criterion.benchmark_group("generation");
-    for rows in [1_usize, 4, 8] {
+    for rows in [1_usize, 2, 4, 6, 8] {
         for row in 0..rows {
             decoder.copy(8, row, prefix.len());
         }
@@ -85,13 +87,24 @@ fn generation(criterion: &mut Criterion) {
         });
     }
     group.throughput(Throughput::Elements(1));
-    group.bench_function("first token of 24 after a cached prefix", |bench| {
-        let body: Vec<u32> = (2000..2024).collect();
+    let body: Vec<u32> = (2000..2024).collect();
+    group.bench_function("first token of 24 after a cached prefix of 200", |bench| {
         bench.iter(|| {
             decoder.copy(8, 0, prefix.len());
             decoder.prefill(0, prefix.len(), black_box(&body)).unwrap()
         });
     });
+    group.bench_function("first token of 24 after a prefix of 200 that is new", |bench| {
+        bench.iter(|| {
+            decoder.prefill(0, 0, black_box(&prefix)).unwrap();
+            decoder.prefill(0, prefix.len(), black_box(&body)).unwrap()
+        });
+    });
+    for length in [16_usize, 64, 200] {
+        group.bench_with_input(BenchmarkId::new("copy of a prefix", length), &length, |bench, &length| {
+            bench.iter(|| decoder.copy(8, 0, black_box(length)));
+        });
+    }
 }
 
 /// Decoding, resizing and classifying a picture.

@@ -158,7 +158,8 @@ fn what_cannot_be_expressed_is_recognised() {
         ("The bus was late again and I missed the start of the film.", Expressibility::Statement),
     ];
     for (id, bundle) in bundles(ComponentName::Text) {
-        let threshold = bundle.manifest().text_classifier.as_ref().unwrap().expressibility.threshold;
+        let spec = bundle.manifest().text_classifier.as_ref().unwrap();
+        let threshold = spec.expressibility.as_ref().unwrap().threshold;
         let tokenizer = WindowTokenizer::open(&bundle).unwrap();
         let mut classifier = TextClassifier::open(&runtime, &bundle).unwrap();
         for (text, expected) in cases {

@@ -4,10 +4,14 @@
 use std::{path::Path, sync::Arc};
 
 use dichroic::{
-    registry::Bundle,
+    domain::{Category, Seen},
+    registry::{
+        Bundle,
+        sequence::{Origin, SequenceClassifier},
+    },
     runtime::{
         Decode, Decoder, Forward, ImageClassifier, LineOrientation, LinePixels, LineRecogniser, PagePixels, Pixels,
-        PromptTokenizer, Runtime, Step, TextClassifier, TextDetector, TextOutput, Window, WindowTokenizer,
+        PromptTokenizer, Runtime, Step, TextClassifier, TextDetector, TextOutput, Window, WindowTokenizer, ends,
     },
 };
 
@@ -46,6 +50,50 @@ fn a_text_scores_the_same_alone_and_padded_in_company() {
     }
     let apart = |a: &TextOutput, b: &TextOutput| a.harm.iter().zip(b.harm).any(|(x, y)| (x - y).abs() > 1e-4);
     assert!(apart(&together[0], &together[1]), "the graph ignores its input");
+}
+
+/// A fixture in the layout of an exporter, as a bundle in `folder`.
+fn labelled(folder: &Path, fixture: &str, map: &[(&str, Category)]) -> Bundle {
+    let model = SequenceClassifier::open(&Path::new("tests/fixtures").join(fixture)).unwrap();
+    let map: Vec<_> = map.iter().map(|(label, category)| ((*label).to_owned(), *category)).collect();
+    let spec = model.spec(ends(&model.tokenizer()).unwrap(), &map).unwrap();
+    let origin = Origin { name: fixture.into(), source: "a fixture".into(), licence: "MIT".into() };
+    model.write(&folder.join(fixture), origin, spec).unwrap();
+    Bundle::open(&folder.join(fixture)).unwrap()
+}
+
+#[test]
+fn labels_of_a_model_from_elsewhere_stand_for_categories() {
+    let folder = tempfile::tempdir().unwrap();
+    let (high, low) = (0.982_014, 0.017_986);
+    for (fixture, map, expected) in [
+        // The second text says neither word, so its categories stay low; "love" is a label of no category.
+        (
+            "tiny-sigmoid",
+            &[("toxic", Category::Hate), ("threat", Category::Violence)][..],
+            [[0.0, high, 0.0, low, 0.0], [0.0, low, 0.0, low, 0.0]],
+        ),
+        // Two labels that exclude one another: 8 apart.
+        (
+            "tiny-softmax",
+            &[("LABEL_1", Category::Hate)],
+            [[0.0, 0.999_665, 0.0, 0.0, 0.0], [0.0, 0.000_335, 0.0, 0.0, 0.0]],
+        ),
+    ] {
+        let bundle = labelled(folder.path(), fixture, map);
+        let tokenizer = WindowTokenizer::open(&bundle).unwrap();
+        let mut classifier = TextClassifier::open(&runtime(), &bundle).unwrap();
+        let windows: Vec<Window> =
+            ["i hate you", "love"].iter().flat_map(|text| tokenizer.encode(text).unwrap().raw).collect();
+        // Padding that counted would push every score to 1.
+        let together = classifier.run(&windows).unwrap();
+        for ((window, output), expected) in windows.into_iter().zip(&together).zip(expected) {
+            close(&output.harm, &expected);
+            close(&output.expressibility, &[1.0, 0.0, 0.0, 0.0, 0.0]);
+            assert_eq!(output.positive, None);
+            close(&classifier.run(&[window]).unwrap()[0].harm, &output.harm);
+        }
+    }
 }
 
 #[test]
@@ -161,10 +209,34 @@ fn a_picture_scores_the_same_alone_and_in_a_batch() {
         .into();
     let together = classifier.run(&pictures).unwrap();
     for (picture, expected) in pictures.into_iter().zip(&together) {
-        close(&classifier.run(&[picture]).unwrap(), &[*expected]);
+        close(&[sexual(&classifier.run(&[picture]).unwrap()[0])], &[sexual(expected)]);
     }
-    assert!(together.windows(2).any(|pair| (pair[0] - pair[1]).abs() > 1e-6), "the graph ignores its input");
+    let differ = |pair: &[Seen]| (sexual(&pair[0]) - sexual(&pair[1])).abs() > 1e-6;
+    assert!(together.windows(2).any(differ), "the graph ignores its input");
     assert!(classifier.run(&[Pixels(vec![0.5; 12].into())]).is_err(), "a wrong size is refused");
+}
+
+#[test]
+fn heads_give_their_categories_and_without_heads_nothing_is_claimed() {
+    // The heads of the fixture see green as violence and red as hate, half of either as 0.5.
+    let pictures =
+        [[0.0, 0.5, 0.0], [1.0, 0.0, 0.0], [0.5, 1.0, 1.0]].map(|colour| Pixels(colour.repeat(8 * 8).into()));
+    let sure = 1.0 / (1.0 + (-4.0_f32).exp());
+    let mut with = ImageClassifier::open(&runtime(), &bundle("tiny-image-heads")).unwrap();
+    let found = with.run(&pictures).unwrap();
+    for (found, (hate, violence)) in found.iter().zip([(1.0 - sure, 0.5), (sure, 1.0 - sure), (0.5, sure)]) {
+        close(&[Category::Hate, Category::Violence].map(|category| found.get(category).unwrap()), &[hate, violence]);
+        assert_eq!((found.get(Category::SelfHarm), found.get(Category::Defamation)), (None, None));
+    }
+    let mut without = ImageClassifier::open(&runtime(), &bundle("tiny-image")).unwrap();
+    for (plain, headed) in without.run(&pictures).unwrap().iter().zip(&found) {
+        close(&[sexual(plain)], &[sexual(headed)]);
+        assert_eq!((plain.get(Category::Hate), plain.get(Category::Violence)), (None, None));
+    }
+}
+
+fn sexual(seen: &Seen) -> f32 {
+    seen.get(Category::Sexual).unwrap()
 }
 
 /// A line eight pixels high, each eight columns of it of one grey.

@@ -23,8 +23,8 @@ from .places import Places, remove
 from .progress import Progress
 
 # Measured: wheels kept in the cache, and the environment made of them.
-WHEELS_BYTES = 71_000_000
-VENV_BYTES = 370_000_000
+WHEELS_BYTES = 133_000_000
+VENV_BYTES = 570_000_000
 
 _REMEDIES = {
     "cargo": "install Rust 1.95 with rustup",
@@ -154,11 +154,12 @@ def runtime_ready(places: Places, sources: Sources) -> bool:
     """Whether `runtime/` holds the pinned library, whole."""
     found = read_intact(places.runtime)
     source = sources.get(runtime_source(sources))
-    return found is not None and [file["sha256"] for file in found["files"]] == [file.sha256 for file in source.files]
+    pinned = {file.path: file.sha256 for file in source.files}
+    return found is not None and {file["path"]: file["sha256"] for file in found["files"]} == pinned
 
 
 def install_runtime(places: Places, sources: Sources, progress: Progress) -> None:
-    """Puts the library and its manifest into `runtime/`."""
+    """Puts the library, its licence texts and their manifest into `runtime/`."""
     if runtime_ready(places, sources):
         return
     source = sources.get(runtime_source(sources))

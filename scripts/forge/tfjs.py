@@ -3,8 +3,12 @@
 Owns the reading of tf.js model files (a Keras layers-model or a graph-model,
 as JSON and binary shards or wrapped in the `.min.js` files that nsfwjs ships)
 and the graph written from them: input `pixels` [batch, size, size, 3] in 0..1,
-output `probabilities` [batch, classes]. The files are parsed as data; no
-JavaScript is run.
+outputs `probabilities` [batch, classes] and `features` [batch, width], the
+pooled vector that the first dense layer takes. A recipe may name `heads`, a
+safetensors file of scripts/train/image_heads.py with `<category>.weight`
+[width] and `<category>.bias` [1]: the graph then has a third output,
+`scores_extra` [batch, heads], sigmoid(features · weight + bias), whose order
+the manifest states. The files are parsed as data; no JavaScript is run.
 
 Kernels keep the 8 bits they are published in. Each is stored as uint8 with a
 scale and an offset per output channel, into which the batch norm behind it is
@@ -29,8 +33,12 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 CLASSES = ["Drawing", "Hentai", "Neutral", "Porn", "Sexy"]
+# What a head may be for: the categories of the interface, less the one that the classes give.
+CATEGORIES = ["hate", "self_harm", "violence", "defamation"]
 OPSET = 17
 IR_VERSION = 8
 # Kernels below this many values are stored as fp32: the three extra nodes
@@ -254,6 +262,7 @@ class Writer:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
         self._names: Counter[str] = Counter()
+        self._features: Value | None = None
 
     def node(self, kind: str, inputs: list[str], shape: tuple[int, ...], **attributes: Any) -> Value:
         self._names[kind] += 1
@@ -393,6 +402,8 @@ class Writer:
         rows, columns = kernel.codes.shape
         if value.shape != (rows,):
             raise ValueError(f"a dense layer for {rows} values meets {value.shape}")
+        if self._features is None:
+            self._features = value
         weight = self._weight(kernel.codes, np.array(kernel.scale), np.array(kernel.offset))
         inputs = [value.name, weight]
         if bias is not None:
@@ -402,12 +413,18 @@ class Writer:
     def finish(self, result: Value, size: int, classes: int) -> onnx.ModelProto:
         if result.shape != (classes,):
             raise ValueError(f"the model answers {result.shape}, not {classes} classes")
+        if self._features is None:
+            raise ValueError("the model has no dense layer whose input could be its features")
         self.nodes.append(helper.make_node("Identity", [result.name], ["probabilities"], name="answer"))
+        self.nodes.append(helper.make_node("Identity", [self._features.name], ["features"], name="pooled"))
         graph = helper.make_graph(
             self.nodes,
             "image_classifier",
             [helper.make_tensor_value_info("pixels", TensorProto.FLOAT, ["batch", size, size, 3])],
-            [helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["batch", classes])],
+            [
+                helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["batch", classes]),
+                helper.make_tensor_value_info("features", TensorProto.FLOAT, ["batch", self._features.shape[0]]),
+            ],
             self.constants,
         )
         model = helper.make_model(
@@ -718,12 +735,67 @@ def read_calibration(path: Path) -> dict[str, Any]:
     return {"weights": weights, "scale": scale, "bias": bias}
 
 
+@dataclass(frozen=True)
+class Heads:
+    """Further categories, seen in the features: weights [heads, width], biases [heads]."""
+
+    categories: list[str]
+    weights: np.ndarray
+    biases: np.ndarray
+
+
+def read_heads(path: Path) -> Heads:
+    """The heads of a safetensors file, checked, in the order of the interface."""
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError) as cause:
+        raise ValueError(f"{path.name} holds no image heads; restore it from git") from cause
+    categories = [name for name in CATEGORIES if f"{name}.weight" in tensors]
+    expected = {f"{name}.{part}" for name in categories for part in ("weight", "bias")}
+    if not categories or set(tensors) != expected:
+        raise ValueError(f"{path.name} holds {sorted(tensors)}, not image heads; restore it from git")
+    weights = [tensors[f"{name}.weight"] for name in categories]
+    biases = [tensors[f"{name}.bias"] for name in categories]
+    if len({weight.shape for weight in weights}) != 1 or weights[0].ndim != 1 or any(b.shape != (1,) for b in biases):
+        raise ValueError(f"{path.name} holds heads of unlike shapes; restore it from git")
+    heads = Heads(categories, np.stack(weights).astype(np.float32), np.concatenate(biases).astype(np.float32))
+    if not (np.isfinite(heads.weights).all() and np.isfinite(heads.biases).all()):
+        raise ValueError(f"{path.name} holds a value that is not a number; restore it from git")
+    return heads
+
+
+def add_heads(model: onnx.ModelProto, heads: Heads) -> onnx.ModelProto:
+    """The model with `scores_extra` [batch, heads] behind its features."""
+    (features,) = (output for output in model.graph.output if output.name == "features")
+    width = features.type.tensor_type.shape.dim[1].dim_value
+    if heads.weights.shape[1] != width:
+        raise ValueError(f"the heads take {heads.weights.shape[1]} features, the model has {width}: train them anew")
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    made.graph.initializer.extend(
+        [
+            numpy_helper.from_array(np.ascontiguousarray(heads.weights.T), "heads_weight"),
+            numpy_helper.from_array(heads.biases, "heads_bias"),
+        ]
+    )
+    made.graph.node.extend(
+        [
+            helper.make_node("Gemm", ["features", "heads_weight", "heads_bias"], ["heads_logits"], name="heads"),
+            helper.make_node("Sigmoid", ["heads_logits"], ["scores_extra"], name="heads_scores"),
+        ]
+    )
+    shape = ["batch", len(heads.categories)]
+    made.graph.output.append(helper.make_tensor_value_info("scores_extra", TensorProto.FLOAT, shape))
+    onnx.checker.check_model(made)
+    return made
+
+
 def build(source: dict[str, Path], recipe: dict[str, Any], model_dir: Path, out: Path) -> dict[str, Any]:
     """Writes `model.onnx` into `out`; returns the manifest's kind and its part."""
-    sexual = read_calibration(model_dir / recipe["calibration"])
+    part: dict[str, Any] = {"sexual": read_calibration(model_dir / recipe["calibration"])}
     model, size = convert(source)
+    if "heads" in recipe:
+        heads = read_heads(model_dir / recipe["heads"])
+        model, part["heads"] = add_heads(model, heads), heads.categories
     (out / "model.onnx").write_bytes(model.SerializeToString())
-    return {
-        "kind": "image_classifier",
-        "image_classifier": {"size": size, "classes": CLASSES, "sexual": sexual},
-    }
+    return {"kind": "image_classifier", "image_classifier": {"size": size, "classes": CLASSES, **part}}

@@ -1,4 +1,4 @@
-"""Owns the marked block of a model's card, and writing files so that no reader
+"""Owns the marked blocks of a model's card, and writing files so that no reader
 meets half of one.
 """
 
@@ -12,17 +12,18 @@ from . import MeasureError
 BEGIN, END = "<!-- evaluation:begin -->", "<!-- evaluation:end -->"
 
 
-def replace_block(card: Path, title: str, block: str) -> None:
+def replace_block(card: Path, title: str, block: str, marks: tuple[str, str] = (BEGIN, END)) -> None:
     """Puts `block` between the marks of the card; appends it, and begins the card, where there is none."""
+    begin, end = marks
     text = card.read_text(encoding="utf-8") if card.exists() else f"# {title}\n"
-    marked = f"{BEGIN}\n{block.strip()}\n{END}"
-    begins, ends = text.count(BEGIN), text.count(END)
+    marked = f"{begin}\n{block.strip()}\n{end}"
+    begins, ends = text.count(begin), text.count(end)
     if (begins, ends) == (0, 0):
         text = f"{text.rstrip()}\n\n{marked}\n"
-    elif (begins, ends) == (1, 1) and text.index(BEGIN) < text.index(END):
-        text = text[: text.index(BEGIN)] + marked + text[text.index(END) + len(END) :]
+    elif (begins, ends) == (1, 1) and text.index(begin) < text.index(end):
+        text = text[: text.index(begin)] + marked + text[text.index(end) + len(end) :]
     else:
-        raise MeasureError(f"{card} does not hold one {BEGIN} with one {END} after it: mend the card, then run again")
+        raise MeasureError(f"{card} does not hold one {begin} with one {end} after it: mend the card, then run again")
     write(card, text)
 
 

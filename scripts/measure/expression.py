@@ -104,8 +104,8 @@ def pairs(answers: list[Answer], judges: Judges) -> list[Pair]:
         Pair(
             answer.lang,
             (bool(lights[0]), bool(lights[1])),
-            len(likeness.facts(answer.text)),
-            tuple(likeness.kept(answer.text, said) for said in answer.said),
+            len(likeness.facts(answer.text, answer.lang)),
+            tuple(likeness.kept(answer.text, said, answer.lang) for said in answer.said),
             sum(likeness.repeats(answer.text, said) for said in answer.said),
             float(content[i]),
             float(distinct[i]),

@@ -19,6 +19,9 @@ _CLOSERS = "\"”’')\\]»」』）"
 _END = re.compile(rf"[.!?…]+[{_CLOSERS}]*(?=\s|$)|[。！？]+[{_CLOSERS}]*")
 # "Dr. Lee", "J. Smith" and "at 5 p.m. on Monday" end no sentence there.
 _SHORTENED = re.compile(r"(\b([A-Z]|Mr|Mrs|Ms|Mme|Dr|Dra|Sr|Sra|St|No|Nr|vs|etc|bzw|ca)|(\b\w\.)+\w)\.$")
+# "am 4. Juni"
+_MONTH = re.compile(r"Januar|Februar|März|April|Mai|Juni|Juli|August|September|Oktober|November|Dezember")
+_DAY = re.compile(r"\b\d{1,2}\.$")
 
 
 def one_sentence(reply: str) -> bool:
@@ -32,7 +35,8 @@ def one_sentence(reply: str) -> bool:
 
 def _goes_on(reply: str, end: re.Match[str]) -> bool:
     rest = reply[end.end() :].lstrip()
-    shortened = _SHORTENED.search(reply[: end.start() + 1]) is not None
+    so_far = reply[: end.start() + 1]
+    shortened = _SHORTENED.search(so_far) is not None or bool(_DAY.search(so_far) and _MONTH.match(rest))
     return end[0][0] in ".…" and rest != "" and (shortened or rest[0].islower())
 
 

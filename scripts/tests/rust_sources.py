@@ -61,8 +61,17 @@ def text_defaults() -> dict[str, str]:
         stated = re.search(rf"\[default: ([^\]]*)\]\s*(?:///\s*)?\[env: DICHROIC_{name.upper()}\]", help_)
         if stated:
             found[name] = stated[1]
-    assert set(found) == set(text_settings()) - {"api_key"}
-    return {name: value for name, value in found.items() if value != "none"}
+    assert set(found) == set(text_settings()) - secrets()
+    return found
+
+
+def secrets() -> set[str]:
+    """Settings that hold a secret: they have no flag and no default."""
+    declared = re.search(r"pub const SECRETS: \[&str; (\d+)\] = \[(.*?)\];", _source("config/raw.rs"))
+    assert declared, "SECRETS is not where it was"
+    found = set(re.findall(r'"(\w+)"', declared[2]))
+    assert len(found) == int(declared[1])
+    return found
 
 
 def text_settings() -> list[str]:
@@ -125,6 +134,35 @@ def error_codes() -> dict[str, tuple[int, str]]:
     rows = re.findall(r'=> \((\d{3}), (\w+), "(\w+)", ', source)
     assert len(rows) > 20 and len(names) == 6
     return {code: (int(status), names[kind]) for status, kind, code in rows}
+
+
+def error_fields() -> dict[str, set[str | None]]:
+    """The values that `param` may have with each code; None where it may be null."""
+    source = _source("http/error.rs")
+    listed = re.search(r"enum Param \{(.*?)\}", source, re.DOTALL)
+    assert listed
+    params = {name: _snake_case(name) for name in re.findall(r"\w+", listed[1])}
+    found: dict[str, set[str | None]] = {}
+    for code, field in re.findall(r'=> \(\d{3}, \w+, "(\w+)", (None|Some\(\w+\)), ', source):
+        named = field.removeprefix("Some(").rstrip(")")
+        here = {None} if field == "None" else {params[named]} if named in params else set(params.values())
+        found.setdefault(code, set()).update(here)
+    assert set(found) == set(error_codes())
+    return found
+
+
+def operations() -> dict[str, str]:
+    """The path of every operation by the name of its scope."""
+    source = _source("domain/operation.rs")
+    pairs = re.findall(r'Self::(\w+) => "([\w/]+)"', source)
+    scopes = dict(pairs[: len(pairs) // 2])
+    found = {scopes[name]: path for name, path in pairs[len(pairs) // 2 :]}
+    assert len(found) == 5 and all(path.startswith("/v1/") for path in found.values())
+    return found
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 def cargo_version() -> str:

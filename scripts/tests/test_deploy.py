@@ -13,7 +13,7 @@ import helm_python as helm
 import kubernetes_validate
 import pytest
 import yaml
-from rust_sources import ROOT, cargo_version, model_ids, settings
+from rust_sources import ROOT, cargo_version, model_ids, secrets, settings
 
 try:
     import tomllib
@@ -27,6 +27,10 @@ KEYS_JSON = '{"format": 1, "keys": []}'
 KUBERNETES = ["1.30", kubernetes_validate.latest_version()]
 # What the chart says itself, in place of a value.
 FIXED = {"listen", "models_dir", "runtime_library", "keys_file"}
+# What it says where Redis is asked, and leaves out where not.
+WITH_REDIS = {"redis_url", "redis_ca_file", "replicas"}
+# TLS ends before the pods: the chart mounts no certificate, and the kubelet's probes could show none.
+NEVER = {"tls_certificate_file", "tls_key_file", "tls_client_ca_file"}
 
 SETS: dict[str, dict[str, Any]] = {
     "least": {"keys": {"existingSecret": "team-keys"}},
@@ -37,14 +41,23 @@ SETS: dict[str, dict[str, Any]] = {
         "imagePullSecrets": [{"name": "pull"}],
         "keys": {"keysJson": KEYS_JSON, "apiKey": API_KEY},
         "models": {"existingClaim": "models", "subPath": "2026-11"},
-        "config": {"models": ["beta-3-haiku", "alpha-4o-mini"], "max_connections": 1_000_000, "log": 'info,a="<b>"'},
+        "config": {
+            "models": ["beta-3-haiku", "alpha-4o-mini"],
+            "max_connections": 1_000_000,
+            "playground": False,
+            "log": 'info,a="<b>"',
+        },
         "extraEnv": [{"name": "RUST_BACKTRACE", "value": "1"}],
         "listenAddress": "[::]",
         "gpu": {"count": 1, "runtimeClassName": "nvidia"},
         "service": {"type": "LoadBalancer", "port": 8443, "annotations": {"a": "b"}},
         "autoscaling": {"enabled": True, "behavior": {"scaleDown": {"stabilizationWindowSeconds": 600}}},
         "podDisruptionBudget": {"maxUnavailable": "25%"},
-        "networkPolicy": {"fromNamespaces": ["ingress", "monitoring"]},
+        "redis": {"url": "rediss://limits@redis.cache.svc:6380/1", "existingSecret": "redis-login"},
+        "networkPolicy": {
+            "fromNamespaces": ["ingress", "monitoring"],
+            "toRedis": [{"podSelector": {"matchLabels": {"app": "redis"}}}],
+        },
         "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
         "serviceAccount": {"annotations": {"a": "b"}},
         "topologySpreadConstraints": [
@@ -69,6 +82,7 @@ SETS: dict[str, dict[str, Any]] = {
         # null takes a default away, as everywhere in Helm.
         "resources": {"limits": None, "requests": None},
     },
+    "plain redis": {"keys": {"existingSecret": "k"}, "replicas": 3, "redis": {"url": "redis://10.0.0.5"}},
     "closed": {"keys": {"existingSecret": "k"}, "networkPolicy": {"fromOwnNamespace": False}},
     "traced": {
         "keys": {"existingSecret": "k"},
@@ -227,8 +241,8 @@ def test_no_key_stands_anywhere_but_in_the_secret(release: Release) -> None:
 
 def test_the_settings_are_ones_that_the_server_takes(release: Release) -> None:
     known, written = settings(), release.settings
-    assert set(written) | {"api_key", "models"} == set(known)
-    assert "api_key" not in written
+    assert set(written) | {"models"} | WITH_REDIS | NEVER | secrets() == set(known)
+    assert not set(written) & (NEVER | secrets() - {"redis_url"})
     for name, value in written.items():
         setting = known[name]
         if setting.default is not None:
@@ -238,6 +252,9 @@ def test_the_settings_are_ones_that_the_server_takes(release: Release) -> None:
             assert isinstance(value, bool) == setting.switch, name
     mounts = {mount["name"]: mount["mountPath"] for mount in release.container["volumeMounts"]}
     assert written["keys_file"] == f"{mounts['keys']}/keys.json"
+    assert ("redis_url" in written) == ("replicas" in written)
+    assert written.get("redis_ca_file") == (f"{mounts['redis']}/ca.crt" if "redis" in mounts else None)
+    assert written.get("redis_url", "").startswith("rediss://") == ("redis" in mounts)
     assert release.container["args"] == ["serve", "--config", f"{mounts['config']}/dichroic.toml"]
     if "models" in mounts:
         assert mounts["models"] == written["models_dir"]
@@ -249,14 +266,15 @@ def test_the_settings_are_ones_that_the_server_takes(release: Release) -> None:
 def test_the_values_default_to_the_servers_defaults_within_its_bounds(chart: Any) -> None:
     values = chart.values["config"]
     bounds = chart.schema["properties"]["config"]["properties"]
-    known = {name: setting for name, setting in settings().items() if name not in FIXED | {"api_key"}}
+    known = {name: one for name, one in settings().items() if name not in FIXED | WITH_REDIS | NEVER | secrets()}
     assert set(values) == set(bounds) == set(known)
     for name, setting in known.items():
         if setting.default is not None:
             assert values[name] == setting.default, name
             assert (bounds[name]["minimum"], bounds[name]["maximum"]) == (setting.least, setting.most), name
     assert (values["models"], values["log_format"], values["log"]) == ([], "json", "info")
-    assert values["playground"] is True and values["otlp_endpoint"] == ""
+    texts = (values["redis_prefix"], values["playground"], values["otlp_endpoint"])
+    assert texts == ("dichroic:", True, "")
     assert bounds["models"]["items"]["enum"] == model_ids()
 
 
@@ -265,6 +283,7 @@ def test_texts_reach_the_settings_as_they_were_written(chart: Any) -> None:
     assert written["log"] == 'info,a="<b>"'
     assert written["models"] == ["beta-3-haiku", "alpha-4o-mini"]
     assert (written["max_connections"], written["listen"]) == (1_000_000, "[::]:8080")
+    assert written["playground"] is False
 
 
 @pytest.mark.parametrize(
@@ -282,9 +301,14 @@ def test_texts_reach_the_settings_as_they_were_written(chart: Any) -> None:
         (with_keys(config={"usage_limit": "600"}), "/config/usage_limit"),
         (with_keys(config={"models": ["alpha"]}), "/config/models"),
         (with_keys(config={"log_format": "xml"}), "/config/log_format"),
+        (with_keys(config={"redis_prefix": ""}), "/config/redis_prefix"),
         (with_keys(config={"playground": "off"}), "/config/playground"),
         (with_keys(config={"otlp_endpoint": "https://collector:4318"}), "/config/otlp_endpoint"),
         (with_keys(networkPolicy={"egress": "all"}), "/networkPolicy/egress"),
+        (with_keys(redis={"url": "10.0.0.5:6379"}), "/redis/url"),
+        (with_keys(redis={"url": "redis://user:open-sesame@h"}), "/redis/url"),
+        (with_keys(redis={"url": "rediss://h#insecure"}), "/redis/url"),
+        (with_keys(redis={"url": "rediss://h"}), "set redis.existingSecret"),
         (with_keys(image={"digest": "sha256:abc"}), "/image/digest"),
         (with_keys(runAsUser=0), "/runAsUser"),
         (with_keys(autoscaling={"metric": "memory"}), "/autoscaling/metric"),
@@ -361,7 +385,7 @@ def test_the_autoscaler_looks_at_queue_time_or_at_processors(chart: Any) -> None
 
 
 def test_the_network_policy_lets_nothing_out_and_only_the_named_in(chart: Any) -> None:
-    for name in ("least", "everything", "closed"):
+    for name in ("least", "key file", "closed"):
         spec = Release(chart, SETS[name])["NetworkPolicy"]["spec"]
         assert spec["policyTypes"] == ["Ingress", "Egress"] and spec["egress"] == []
     (rule,) = Release(chart, SETS["least"])["NetworkPolicy"]["spec"]["ingress"]
@@ -377,6 +401,51 @@ def test_traces_are_let_out_to_where_they_are_sent(chart: Any) -> None:
     release = Release(chart, SETS["traced"])
     assert release.settings["otlp_endpoint"] == "http://collector.monitoring:4318"
     assert release["NetworkPolicy"]["spec"]["egress"] == [{"ports": [{"port": 4318, "protocol": "TCP"}]}]
+    both = with_keys(redis={"url": "redis://10.0.0.5"}, networkPolicy=SETS["traced"]["networkPolicy"])
+    egress = Release(chart, both)["NetworkPolicy"]["spec"]["egress"]
+    assert [rule["ports"][0]["port"] for rule in egress] == [6379, 53, 4318]
+
+
+def test_redis_is_let_out_to_and_nothing_else(chart: Any) -> None:
+    names = {
+        "ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}],
+        "to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}],
+    }
+    to_redis, to_names = Release(chart, SETS["everything"])["NetworkPolicy"]["spec"]["egress"]
+    peers = [{"podSelector": {"matchLabels": {"app": "redis"}}}]
+    assert to_redis == {"ports": [{"port": 6380, "protocol": "TCP"}], "to": peers} and to_names == names
+    anywhere, _ = Release(chart, SETS["plain redis"])["NetworkPolicy"]["spec"]["egress"]
+    assert anywhere == {"ports": [{"port": 6379, "protocol": "TCP"}]}
+    for url, port in [
+        ("redis://h:7000", 7000),
+        ("redis://user@h:7000/2", 7000),
+        ("redis://[fd00::6]", 6379),
+        ("redis://[fd00::6]:7000/", 7000),
+        ("redis://h/2", 6379),
+    ]:
+        rule, _ = Release(chart, with_keys(redis={"url": url}))["NetworkPolicy"]["spec"]["egress"]
+        assert rule["ports"][0]["port"] == port, url
+
+
+def test_the_password_of_redis_comes_from_its_secret(chart: Any) -> None:
+    def passwords(name: str) -> list[dict[str, Any]]:
+        environment = Release(chart, SETS[name]).container["env"]
+        return [item for item in environment if item["name"] == "DICHROIC_REDIS_PASSWORD"]
+
+    (password,) = passwords("everything")
+    wanted = {"name": "redis-login", "key": "redis-password", "optional": True}
+    assert password["valueFrom"]["secretKeyRef"] == wanted
+    (volume,) = [volume for volume in Release(chart, SETS["everything"]).pod["volumes"] if volume["name"] == "redis"]
+    assert (volume["secret"]["secretName"], volume["secret"]["items"][0]["key"]) == ("redis-login", "ca.crt")
+    assert passwords("plain redis") == passwords("least") == []
+
+
+def test_a_share_is_one_of_as_many_replicas_as_there_may_be(chart: Any) -> None:
+    assert Release(chart, SETS["plain redis"]).settings["replicas"] == 3
+    assert Release(chart, SETS["everything"]).settings["replicas"] == 6
+    assert Release(chart, with_keys(replicas=0, redis={"url": "redis://h"})).settings["replicas"] == 1
+    for name, told in [("least", "a key may use its limit once a replica"), ("plain redis", "a limit over 3.")]:
+        assert told in Release(chart, SETS[name]).notes
 
 
 def test_models_come_from_the_image_or_from_a_claim(chart: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from rust_sources import ROOT, metrics, settings, text_defaults
+from rust_sources import ROOT, metrics, secrets, settings, text_defaults
 
 try:
     import tomllib
@@ -133,8 +133,10 @@ def test_the_example_has_every_setting_with_its_default_and_no_other() -> None:
             assert stated[name] == setting.default, name
     for name, value in text_defaults().items():
         if name != "models":
-            assert stated[name] == (value == "true" if settings()[name].switch else value), name
-    assert stated["api_key"] == "", "an example key would be used"
+            # What has no default is shown empty: an example would be used.
+            assert stated[name] == {"true": True, "false": False, "none": ""}.get(value, value), name
+    for name in secrets():
+        assert stated[name] == ""
     assert stated["otlp_endpoint"] == "", "it is off until somebody names a collector"
 
 
@@ -197,7 +199,8 @@ def test_settings_metrics_and_codes_that_a_document_names_exist(document: str) -
     alerts = set(re.findall(r"alert: (\w+)", read("deploy/prometheus/alerts.yml")))
     for name in re.findall(r"\bDichroic[A-Z]\w+\b", text):
         assert name in alerts, name
-    for name in re.findall(r"`(\w+_ms|\w+_queue|usage_limit|batch_\w+|generator_\w+|max_connections)`", text):
+    named = r"`(\w+_ms|\w+_queue|usage_limit|batch_\w+|generator_\w+|max_connections|redis_\w+|replicas)`"
+    for name in re.findall(named, text):
         assert name in settings() or name in logged(), name
 
 

@@ -169,9 +169,9 @@ def replicas() -> dict[str, Any]:
     return {name: service for name, service in compose()["services"].items() if name.startswith("dichroic-")}
 
 
-def test_two_replicas_nginx_and_prometheus_with_no_more_rights_than_they_need() -> None:
+def test_two_replicas_nginx_redis_and_prometheus_with_no_more_rights_than_they_need() -> None:
     services = compose()["services"]
-    assert set(services) == {"dichroic-1", "dichroic-2", "nginx", "prometheus"}
+    assert set(services) == {"dichroic-1", "dichroic-2", "nginx", "redis", "prometheus"}
     for name, service in services.items():
         assert service["read_only"] is True, name
         assert service["cap_drop"] == ["ALL"] and "cap_add" not in service
@@ -182,9 +182,25 @@ def test_two_replicas_nginx_and_prometheus_with_no_more_rights_than_they_need() 
     for replica in replicas().values():
         assert replica["user"] == f"{USER}:{USER}"
         assert "ports" not in replica
-        assert list(replica["networks"]) == ["inside"]
+        assert list(replica["networks"]) == ["inside", "limits"]
         assert seconds(replica["stop_grace_period"]) * 1000 >= default("shutdown_grace_ms") + 3000
-    assert compose()["networks"]["inside"]["internal"] is True
+    for network in ("inside", "limits"):
+        assert compose()["networks"][network]["internal"] is True
+
+
+def test_nobody_but_the_replicas_reaches_redis_and_all_of_them_are_counted() -> None:
+    services = compose()["services"]
+    assert {name for name, service in services.items() if "limits" in service["networks"]} == {*replicas(), "redis"}
+    assert services["redis"]["networks"] == ["limits"] and "ports" not in services["redis"]
+    for replica in replicas().values():
+        environment = replica["environment"]
+        assert set(environment) <= {setting.variable for setting in settings().values()}
+        assert environment["DICHROIC_REDIS_URL"] == "redis://redis:6379"
+        assert environment["DICHROIC_REPLICAS"] == str(len(replicas()))
+    # Nothing is kept on disk; the full buckets go first.
+    command = services["redis"]["command"]
+    assert command[command.index("--maxmemory-policy") + 1] == "volatile-ttl"
+    assert command[command.index("--save") + 1] == "" and command[command.index("--appendonly") + 1] == "no"
 
 
 def test_replicas_have_the_names_and_addresses_that_nginx_and_prometheus_use() -> None:
@@ -207,7 +223,7 @@ def test_replicas_have_the_names_and_addresses_that_nginx_and_prometheus_use() -
 
 def test_what_is_mounted_is_there_and_cannot_be_written() -> None:
     for _name, service in compose()["services"].items():
-        for volume in service["volumes"]:
+        for volume in service.get("volumes", []):
             source, _target, *mode = volume.split(":")
             if not source.startswith("."):
                 assert source in compose()["volumes"]

@@ -102,6 +102,8 @@ def unknown_values(selected: Selected) -> Iterator[str]:
     }
     if selected.name == "dichroic_regenerated_total":
         closed["reason"] = regeneration_reasons()
+    if selected.name == "dichroic_limit_fallbacks_total":
+        closed["reason"] = {"away", "timeout", "error"}
     for label, operator, value in selected.values:
         if label not in closed:
             continue
@@ -115,7 +117,8 @@ def unknown_values(selected: Selected) -> Iterator[str]:
 
 def regeneration_reasons() -> set[str]:
     """Why an answer is made again, from the check that says so."""
-    check = re.search(r"fn failure\(.*?\n    \}", (ROOT / "src/service/prism.rs").read_text(encoding="utf-8"), re.DOTALL)
+    prism = (ROOT / "src/service/prism.rs").read_text(encoding="utf-8")
+    check = re.search(r"fn failure\(.*?\n    \}", prism, re.DOTALL)
     assert check, "the check is not where it was"
     reasons = set(re.findall(r'Some\("(\w+)"\)', check[0]))
     assert len(reasons) > 3
@@ -163,13 +166,17 @@ def test_the_statuses_that_are_counted_are_the_ones_that_are_asked_for() -> None
     observe = (ROOT / "src/http/observe.rs").read_text(encoding="utf-8")
     assert "from_u16(499)" in observe and '"caller_left"' in observe
     assert "rejected.with_label_values(&[code])" in observe
+    redis = (ROOT / "src/access/limits/redis.rs").read_text(encoding="utf-8")
+    assert set(re.findall(r'Self::\w+ => "(\w+)"', redis)) == {"away", "timeout", "error"}
 
 
 def test_what_may_panic_is_counted_under_a_name_that_is_known() -> None:
     counted = set()
-    for path in ("src/http/observe.rs", "src/http/extract.rs", "src/cli/serve.rs"):
+    for path in ("src/http/observe.rs", "src/http/extract.rs"):
         source = (ROOT / path).read_text(encoding="utf-8")
         counted |= set(re.findall(r'task_panics\s*\.with_label_values\(&\["(\w+)"\]\)', source))
+    serve = (ROOT / "src/cli/serve.rs").read_text(encoding="utf-8")
+    counted |= set(re.findall(r'every_round\(\s*&lifecycle,\s*&metrics,\s*"(\w+)"', serve))
     pool = (ROOT / "src/service/pool.rs").read_text(encoding="utf-8")
     counted |= set(re.findall(r'Self::\w+ => "(\w+)"', pool))
     assert counted == label_values("TASKS")

@@ -98,6 +98,7 @@ def test_a_copy_is_told_from_a_rewording(text: str, answer: str, copy: bool) -> 
 def test_facts_are_counted_one_by_one() -> None:
     assert likeness.facts(JOURNEY) == {"7:42", "1200", "reading", "anna", "paddington"}
     assert likeness.kept(JOURNEY, "Anna, at 7:42") == 2
+    assert likeness.facts("Um 7:42 fährt der Zug nach Köln", "de") == {"7:42"}
     # A control sign is white space in Python's eyes alone.
     assert likeness.names("said x\x1cBob to") == []
 

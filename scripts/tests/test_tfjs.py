@@ -19,6 +19,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from PIL import Image
+from safetensors.numpy import save_file
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -55,11 +56,11 @@ def picture(name: str) -> np.ndarray:
         return np.asarray(image.convert("RGB"))
 
 
-def run(model: Any, pixels: np.ndarray) -> np.ndarray:
+def run(model: Any, pixels: np.ndarray, output: str = "probabilities") -> np.ndarray:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 2
     session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    return session.run(["probabilities"], {"pixels": pixels})[0]
+    return session.run([output], {"pixels": pixels})[0]
 
 
 # --- nsfwjs ------------------------------------------------------------------
@@ -248,15 +249,17 @@ def test_a_layers_model_computes_what_keras_means(tmp_path: Path) -> None:
     assert not any(node.op_type == "BatchNormalization" for node in model.graph.node)
 
     pixels = np.random.default_rng(5).random((2, size, size, 3)).astype(np.float32)
-    expected = []
+    expected, pooled = [], []
     for x in pixels:
         r1 = np.clip(n1(convolve(np.pad(x, [(0, 1), (0, 1), (0, 0)]), k1, 2, False, False)), 0, 6)
         total = r1 + n2(convolve(r1, k2, 1, True, True))
         cat = np.concatenate([n3(convolve(average_same(total, 3), k3, 1, True, False) + b3), total], axis=-1)
         peak = cat.reshape(3, 2, 3, 2, 160).max((1, 3))
-        expected.append(softmax(peak.reshape(-1) @ d + db))
+        pooled.append(peak.reshape(-1))
+        expected.append(softmax(pooled[-1] @ d + db))
     answer = run(model.SerializeToString(), pixels)
     assert np.abs(answer - np.array(expected)).max() < 1e-4
+    assert np.abs(run(model.SerializeToString(), pixels, "features") - np.array(pooled)).max() < 1e-4
 
 
 def test_a_graph_model_computes_what_tensorflow_means(tmp_path: Path) -> None:
@@ -342,9 +345,53 @@ def test_build_writes_the_model_and_its_part_of_the_manifest(
     out = tmp_path / "out"
     out.mkdir()
     part = tfjs.build({}, {"calibration": "image.json"}, tmp_path, out)
+    assert "heads" not in part["image_classifier"]
     assert part["image_classifier"]["size"] == 5
     assert part["image_classifier"]["sexual"] == calibration["sexual"]
     assert (out / "model.onnx").stat().st_size > 0
+    save_file(
+        {"violence.weight": np.ones(3, np.float32), "violence.bias": np.zeros(1, np.float32)},
+        tmp_path / "heads.safetensors",
+    )
+    with_heads = tfjs.build({}, {"calibration": "image.json", "heads": "heads.safetensors"}, tmp_path, out)
+    assert with_heads["image_classifier"]["heads"] == ["violence"]
     (tmp_path / "image.json").write_text('{"sexual": {"weights": {"Nude": 1}, "scale": 1, "bias": 0}}', encoding="utf-8")
     with pytest.raises(ValueError, match="restore it from git"):
         tfjs.build({}, {"calibration": "image.json"}, tmp_path, out)
+
+
+def test_heads_score_the_features(tmp_path: Path) -> None:
+    rng = np.random.default_rng(8)
+    writer = tfjs.Writer()
+    value = writer.node("Transpose", ["pixels"], (3, 5, 5), perm=[0, 3, 1, 2])
+    model = writer.finish(writer.dense(writer.mean(value), tfjs.Weight(np.ones((3, 5), np.float32)), None), 5, 5)
+    (tmp_path / "image.json").write_text('{"sexual": {"weights": {"Porn": 1}, "scale": 1, "bias": 0}}', encoding="utf-8")
+    weights = {name: rng.normal(size=3).astype(np.float32) for name in ("violence", "hate")}
+    save_file(
+        {f"{name}.weight": weight for name, weight in weights.items()}
+        | {f"{name}.bias": np.full(1, 0.3, np.float32) for name in weights},
+        tmp_path / "heads.safetensors",
+    )
+    heads = tfjs.read_heads(tmp_path / "heads.safetensors")
+    assert heads.categories == ["hate", "violence"]
+    whole = tfjs.add_heads(model, heads).SerializeToString()
+    pixels = rng.random((4, 5, 5, 3)).astype(np.float32)
+    features = pixels.mean((1, 2))
+    expected = [1 / (1 + np.exp(-(features @ weights[name] + 0.3))) for name in heads.categories]
+    assert np.abs(run(whole, pixels, "scores_extra") - np.stack(expected, axis=1)).max() < 1e-5
+    assert np.array_equal(run(whole, pixels), run(model.SerializeToString(), pixels))
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {},
+        {"sexual.weight": np.ones(3, np.float32), "sexual.bias": np.ones(1, np.float32)},
+        {"hate.weight": np.ones(3, np.float32)},
+        {"hate.weight": np.full(3, np.nan, np.float32), "hate.bias": np.ones(1, np.float32)},
+    ],
+)
+def test_what_is_no_head_is_refused(tmp_path: Path, tensors: dict[str, np.ndarray]) -> None:
+    save_file(tensors, tmp_path / "heads.safetensors")
+    with pytest.raises(ValueError, match="restore it from git"):
+        tfjs.read_heads(tmp_path / "heads.safetensors")

@@ -13,7 +13,9 @@ the file's content: one half sets the bias, the other is reported.
 
     .venv/bin/python scripts/train/image_calibration.py --model alpha-4o-mini PICTURES.tar [...]
 
-The tar files hold `<source>/<n>.jpg`. Runs in the build environment, after
+The tar files hold `<source>/<n>.jpg`. With `--judge` nothing is fitted or
+written: the committed operating point is held against the pictures (such as
+those of draw_skin.py), and more than 3 % flagged is a failure. Runs in the build environment, after
 `make build`.
 """
 
@@ -46,6 +48,8 @@ MOST_MEAN, MOST_SOURCE = 0.01, 0.03
 # much would be missed, and a remaining excess is reported instead.
 MOST_SURE = 0.9
 EPSILON = 1e-6
+# Of harmless pictures that are judged, the most that may be flagged.
+MOST_FLAGGED = 0.03
 
 
 def resize(pixels: np.ndarray, size: int) -> np.ndarray:
@@ -110,10 +114,21 @@ def place(values: np.ndarray, sources: np.ndarray) -> float:
     return MOST_SURE
 
 
+def judge(sexual: dict[str, float], values: np.ndarray, sources: np.ndarray) -> tuple[float, str]:
+    """The share that a calibration flags, and a table by source."""
+    threshold = 1 / (1 + math.exp(sexual["bias"] / sexual["scale"]))
+    share = float((values >= threshold).mean())
+    lines = [f"| {name} | {int((sources == name).sum())} | {100 * rate:.1f} % |"
+             for name, rate in rates(values, sources, threshold).items()]
+    lines.append(f"| all | {len(values)} | {100 * share:.1f} % |")
+    return share, "\n".join(["| Source | Pictures | Flagged |", "| --- | --- | --- |", *lines])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tars", nargs="+", type=Path, metavar="PICTURES.tar")
     parser.add_argument("--model", required=True, help="identifier, such as alpha-4o-mini")
+    parser.add_argument("--judge", action="store_true", help="judge the committed calibration; write nothing")
     parser.add_argument("--onnx", type=Path, help="another file than the built one")
     parser.add_argument("--size", type=int, help="the side of its input, with --onnx")
     parser.add_argument("--most", type=int, help="pictures a source (default: all)")
@@ -140,6 +155,10 @@ def main() -> int:
         if len(rows) % 100 == 0:
             print(f"{len(rows)} pictures, {1000 * seconds / len(rows):.0f} ms each", file=sys.stderr)
     values, source, half = mass(np.array(rows)), np.array(sources), np.array(halves)
+    if options.judge:
+        flagged, table = judge(json.loads((folder / "image.json").read_text(encoding="utf-8"))["sexual"], values, source)
+        print(table)
+        return int(flagged > MOST_FLAGGED)
 
     threshold = place(values[half == 0], source[half == 0])
     bias = round(-SCALE * math.log(threshold / (1 - threshold)), 4)

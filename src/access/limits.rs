@@ -1,12 +1,14 @@
 //! How often a caller may call.
 //!
-//! Owns the [`Limiter`] seam: in one process the counts live in memory ([`memory`]). Checking is asynchronous
-//! because replicas that serve one key set may share their counts over a network.
+//! Owns the [`Limiter`] seam: the counts of one process live in memory ([`memory`]), those that several replicas
+//! share in Redis (`redis`). Checking is asynchronous because of the latter.
 
 pub mod memory;
+pub mod redis;
 
 use std::pin::Pin;
 
+pub use self::redis::{Fallback, RedisLimiter, RedisOptions, RedisServer};
 pub use memory::MemoryLimiter;
 
 use super::Caller;

@@ -7,4 +7,6 @@ pub mod keys;
 pub mod limits;
 
 pub use keys::{Caller, Denied, KeyFileError, KeyStore, Reload};
-pub use limits::{Limiter, MemoryLimiter};
+pub use limits::{
+    Fallback, Limiter, MemoryLimiter, RedisLimiter, RedisOptions, RedisServer, redis::probe as probe_redis,
+};

@@ -1,20 +1,39 @@
-//! `dichroic check`: a doctor that tries every part the server stands on, and says what is wrong with it.
+//! `dichroic check`: a doctor that tries every part the server stands on, and says what is wrong with it. With
+//! `--bundle` it looks at an unpacked bundle instead, and loads nothing of it.
 
 use std::{
     io::{self, Write as _},
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
+
+use clap::Args;
+use time::OffsetDateTime;
 
 use super::compose::Composer;
 use crate::{
-    access::KeyStore,
-    config::{Config, ConfigError},
-    registry::Registry,
+    access::{KeyStore, RedisOptions, probe_redis},
+    config::{Config, ConfigError, ServeFlags},
+    http::Tls,
+    registry::{Registry, Release},
     runtime::Runtime,
     telemetry::Metrics,
 };
+
+/// Arguments of `dichroic check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// Verify this unpacked bundle and nothing else: every file against its SHA256SUMS, none missing, none beside
+    #[arg(long, value_name = "DIR")]
+    pub(super) bundle: Option<PathBuf>,
+    /// The minisign public key that the bundle's SHA256SUMS must be signed with
+    #[arg(long, value_name = "FILE", requires = "bundle")]
+    pub(super) public_key: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) flags: ServeFlags,
+}
 
 /// One row of the table.
 struct Finding {
@@ -46,6 +65,12 @@ impl Report {
         }
     }
 
+    /// Prints the table; the exit code is 1 when any part failed.
+    fn conclude(&self) -> anyhow::Result<ExitCode> {
+        self.print()?;
+        Ok(if self.0.iter().all(|finding| finding.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
     fn print(&self) -> io::Result<()> {
         let width = self.0.iter().map(|finding| finding.part.chars().count()).max().unwrap_or(0);
         let mut out = io::stdout().lock();
@@ -66,8 +91,25 @@ pub(super) fn run(config: Result<Config, ConfigError>) -> anyhow::Result<ExitCod
     if let Some(config) = report.add("configuration", config, |config| format!("listen on {}", config.listen)) {
         examine(&config, &mut report);
     }
-    report.print()?;
-    Ok(if report.0.iter().all(|finding| finding.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    report.conclude()
+}
+
+/// Verifies an unpacked bundle: who made its list of hashes, when a key is given, and the files on that list.
+///
+/// # Errors
+/// As [`run`].
+pub(super) fn bundle(dir: &Path, key: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let mut report = Report::default();
+    if let Some(release) = report.add("list", Release::open(dir), |release| format!("{} files", release.len())) {
+        if let Some(key) = key {
+            report.add("signature", release.verify_signature(key), |comment| format!("of this key: {comment}"));
+        }
+        report.add("files", release.verify_files(), |()| {
+            let unjudged = "; who signed was not asked: name a key with --public-key";
+            format!("each as listed, none beside{}", if key.is_none() { unjudged } else { "" })
+        });
+    }
+    report.conclude()
 }
 
 /// Whether there is a key; an error where `serve` would refuse to start.
@@ -77,11 +119,39 @@ fn usable_keys(config: &Config) -> anyhow::Result<bool> {
     Ok(!keys.is_empty())
 }
 
+/// How long Redis takes to be connected to and to decide. A server starts without it, too.
+fn redis_answers(options: &RedisOptions) -> anyhow::Result<Duration> {
+    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(tokio.block_on(probe_redis(options))?)
+}
+
+/// What the certificate says of itself; an error where `serve` would refuse to start or clients would refuse it.
+fn usable_certificate(config: &Config) -> anyhow::Result<String> {
+    let Some(files) = &config.tls else {
+        let end = if config.talks_in_clear() {
+            "none: end it before this server"
+        } else {
+            "none: only this machine can connect"
+        };
+        return Ok(end.into());
+    };
+    let tls = Tls::open(&files.certificate, &files.key, files.client_ca.as_deref())?;
+    tls.in_force(OffsetDateTime::now_utc())?;
+    let clients = if tls.asks_for_client_certificates() { ", clients must show one" } else { "" };
+    Ok(format!("certificate {}{clients}", tls.validity()))
+}
+
 fn examine(config: &Config, report: &mut Report) {
     report.add("keys", usable_keys(config), |usable| {
         let none = "none yet; run `dichroic keys create` or set DICHROIC_API_KEY";
         if *usable { "at least one usable key".into() } else { none.into() }
     });
+    if let Some(options) = &config.redis {
+        report.add("redis", redis_answers(options), |time| {
+            format!("{} answered in {:.1} ms, connecting included", options.server, time.as_secs_f64() * 1000.0)
+        });
+    }
+    report.add("TLS", usable_certificate(config), String::clone);
     let runtime = report.add("runtime", Runtime::load(&config.runtime_library, config.threads.get()), |runtime| {
         format!("{} threads, {}", config.threads, runtime.build_info())
     });

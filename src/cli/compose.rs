@@ -119,7 +119,8 @@ impl<'a> Composer<'a> {
         let text = Arc::new(TextGuardian::new(
             WindowTokenizer::open(bundle)?,
             batcher,
-            spec.expressibility.threshold,
+            // A model without that head takes every text for a statement, whatever the threshold.
+            spec.expressibility.as_ref().map_or(1.0, |head| head.threshold),
             bundle.digest().to_owned(),
             Arc::clone(&self.metrics),
         ));

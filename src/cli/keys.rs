@@ -13,6 +13,7 @@ use clap::{Args, Subcommand};
 use secrecy::ExposeSecret;
 use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
 
+use super::table::{aligned, printable};
 use crate::{
     access::keys::{
         KeyRecord, NewKey, Revocation,
@@ -36,14 +37,20 @@ pub struct KeysArgs {
 #[derive(Debug, Subcommand)]
 enum KeysCommand {
     /// Make a key and print it. It is stored only as a hash: this is the one time it can be seen
+    #[command(after_help = "Examples:\n  \
+        dichroic keys create --label \"web team\" --scope guardian_text --expires 90d\n  \
+        dichroic keys create --limit 1200 --burst 100 > team.key")]
     Create(CreateArgs),
     /// Show every key ever made, without the keys themselves
+    #[command(after_help = "Examples:\n  dichroic keys list\n  \
+        dichroic keys list --json | jq -r '.[] | select(.state == \"active\") | .id'")]
     List {
         /// Print JSON instead of a table
         #[arg(long)]
         json: bool,
     },
     /// Revoke a key for good
+    #[command(after_help = "Examples:\n  dichroic keys revoke 1a2b3c4d")]
     Revoke {
         /// The identifier: the eight characters after dk_
         id: String,
@@ -214,24 +221,7 @@ fn table(keys: &[KeyRecord], now: OffsetDateTime) -> String {
             ]
         }))
         .collect();
-    let mut widths = [0; 7];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let mut text = String::new();
-    for row in &rows {
-        let line: Vec<_> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        text.push_str(line.join("  ").trim_end());
-        text.push('\n');
-    }
-    text
-}
-
-/// A label as one line: no control character may move a terminal's cursor.
-fn printable(label: &str) -> String {
-    label.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    aligned(&rows)
 }
 
 #[cfg(test)]
@@ -266,10 +256,5 @@ mod tests {
             let error = expiry(text, noon()).unwrap_err().to_string();
             assert_eq!(error, format!("{text} is over already; give a time to come"));
         }
-    }
-
-    #[test]
-    fn a_label_cannot_move_the_cursor() {
-        assert_eq!(printable("a\u{1b}[2J\nb"), "a\u{fffd}[2J\u{fffd}b");
     }
 }

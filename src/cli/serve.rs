@@ -7,17 +7,17 @@ use tokio::net::TcpListener;
 
 use super::compose::Composer;
 use crate::{
-    access::{KeyStore, MemoryLimiter},
+    access::{Fallback, KeyStore, Limiter, MemoryLimiter, RedisLimiter},
     config::{Config, LogFormat},
-    http::{self, App, BodyLimits, ServeOptions},
+    http::{self, App, BodyLimits, ServeOptions, Tls},
     lifecycle::Lifecycle,
     registry::Registry,
     runtime::Runtime,
     telemetry::{Metrics, Traces, subscriber},
 };
 
-/// How often the key file is looked at.
-const KEY_RELOAD: Duration = Duration::from_secs(2);
+/// How often the key file and the files of TLS are looked at.
+const RELOAD: Duration = Duration::from_secs(2);
 /// How long a stop waits for the last traces.
 const LAST_TRACES: Duration = Duration::from_secs(1);
 
@@ -29,6 +29,7 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
     };
     subscriber::install(format, &config.log)?;
     let keys = Arc::new(open_keys(config)?);
+    let tls = open_tls(config)?;
     let metrics = Metrics::new().context("cannot set up metrics")?;
     let registry = Registry::open(&config.models_dir, &config.models)?;
     let runtime = Runtime::load(&config.runtime_library, config.threads.get())?;
@@ -54,11 +55,18 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
             .with_context(|| format!("cannot listen on {}; is the port taken?", config.listen))?;
         let readiness = services.readiness().await;
         anyhow::ensure!(readiness.ready, "a model does not answer; run `dichroic check`");
-        reload_keys(&lifecycle, &keys, &metrics);
+        let limiter = limiter(config, Arc::clone(&metrics)).await?;
+        every_round(&lifecycle, &metrics, "keys", {
+            let keys = Arc::clone(&keys);
+            move || _ = keys.reload_if_changed()
+        });
+        if let Some(tls) = tls.clone() {
+            every_round(&lifecycle, &metrics, "tls", move || _ = tls.reload_if_changed());
+        }
         let app = App {
             services: Arc::clone(&services),
             keys,
-            limiter: Arc::new(MemoryLimiter::default()),
+            limiter,
             metrics,
             traces: traces.clone(),
             lifecycle: lifecycle.clone(),
@@ -69,6 +77,7 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
             max_connections: config.max_connections,
             header_read_timeout: config.header_timeout,
             grace: config.shutdown_grace,
+            tls,
         };
         http::serve(listener, http::router(app), options, lifecycle.clone()).await?;
         tracing::info!("stopped");
@@ -100,19 +109,45 @@ fn open_keys(config: &Config) -> anyhow::Result<KeyStore> {
     Ok(keys)
 }
 
-fn reload_keys(lifecycle: &Lifecycle, keys: &Arc<KeyStore>, metrics: &Metrics) {
-    let (soft, keys) = (lifecycle.soft().clone(), Arc::clone(keys));
-    let panics = metrics.task_panics.with_label_values(&["keys"]);
+/// Counts in Redis where there is one, in this process otherwise.
+async fn limiter(config: &Config, metrics: Arc<Metrics>) -> anyhow::Result<Arc<dyn Limiter>> {
+    let Some(options) = config.redis.clone() else { return Ok(Arc::new(MemoryLimiter::default())) };
+    for why in Fallback::ALL {
+        // A series that is there from the start: a rate over one that appears with its first event would miss it.
+        metrics.limit_fallbacks.with_label_values(&[why.as_str()]);
+    }
+    let counted = move |why: Fallback| metrics.limit_fallbacks.with_label_values(&[why.as_str()]).inc();
+    Ok(Arc::new(RedisLimiter::start(options, counted).await?))
+}
+
+/// Certificate and key if the settings name them, and a warning where they are missed.
+fn open_tls(config: &Config) -> anyhow::Result<Option<Arc<Tls>>> {
+    if config.talks_in_clear() {
+        tracing::warn!(
+            listen = %config.listen,
+            "without TLS, keys and texts cross the network readable; set tls_certificate_file and tls_key_file, or \
+             end TLS before this server"
+        );
+    }
+    let Some(files) = &config.tls else { return Ok(None) };
+    Ok(Some(Arc::new(Tls::open(&files.certificate, &files.key, files.client_ca.as_deref())?)))
+}
+
+/// Looks at files again and again until the server stops. A failure is logged by `look` itself, a panic by the
+/// process's hook, and counted as one of that task.
+fn every_round(lifecycle: &Lifecycle, metrics: &Metrics, task: &'static str, look: impl Fn() + Send + Sync + 'static) {
+    let (soft, look) = (lifecycle.soft().clone(), Arc::new(look));
+    let panics = metrics.task_panics.with_label_values(&[task]);
     lifecycle.spawn(async move {
-        let mut ticks = tokio::time::interval(KEY_RELOAD);
+        let mut ticks = tokio::time::interval(RELOAD);
         loop {
             tokio::select! {
                 () = soft.cancelled() => return,
                 _ = ticks.tick() => {
-                    let keys = Arc::clone(&keys);
-                    // Reading a file blocks; a failure is logged by the store itself, a panic by the process's hook.
-                    let read = tokio::task::spawn_blocking(move || keys.reload_if_changed()).await;
-                    panics.inc_by(u64::from(read.is_err_and(|error| error.is_panic())));
+                    let look = Arc::clone(&look);
+                    // Reading a file blocks.
+                    let looked = tokio::task::spawn_blocking(move || look()).await;
+                    panics.inc_by(u64::from(looked.is_err_and(|error| error.is_panic())));
                 }
             }
         }

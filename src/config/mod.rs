@@ -2,7 +2,7 @@
 //!
 //! Owns the order file < environment < flags, the defaults and the bounds. A [`Config`] holds only values that make
 //! sense together; every refusal is one sentence that names the setting, where it was written and what to do.
-//! Refuses to show the API key: not in errors, not in `Debug`. Runs on the starting thread.
+//! Refuses to show the API key or a credential for Redis: not in errors, not in `Debug`. Runs on the starting thread.
 
 mod raw;
 
@@ -10,7 +10,7 @@ use std::{
     ffi::OsString,
     fs,
     net::SocketAddr,
-    num::NonZeroUsize,
+    num::{NonZeroU32, NonZeroUsize},
     path::{Path, PathBuf},
     thread,
     time::Duration,
@@ -23,10 +23,10 @@ use figment::{
 };
 use secrecy::{ExposeSecret, SecretString};
 
-pub use raw::{Kind, PREFIX, SETTINGS, ServeFlags, Setting};
+pub use raw::{Kind, PREFIX, SECRETS, SETTINGS, ServeFlags, Setting};
 
 use crate::{
-    access::keys::MIN_BOOTSTRAP_CHARACTERS,
+    access::{RedisOptions, RedisServer, keys::MIN_BOOTSTRAP_CHARACTERS},
     domain::{ModelId, UsageLimit},
 };
 use raw::{Environment, RawConfig, origin};
@@ -85,6 +85,16 @@ pub enum ConfigError {
         /// What is accepted.
         rule: String,
     },
+    /// One part of TLS is set without another that it needs.
+    #[error("{setting}, set by {place}, needs {missing} beside it; set both or neither")]
+    TlsIncomplete {
+        /// The setting found.
+        setting: &'static str,
+        /// Where it was written.
+        place: String,
+        /// The setting that is absent.
+        missing: &'static str,
+    },
     /// Other machines could connect, yet nobody could authenticate.
     #[error(
         "listening on {listen} without any API key is refused; run `dichroic keys create`, set DICHROIC_API_KEY, \
@@ -96,6 +106,9 @@ pub enum ConfigError {
     },
 }
 
+/// Most characters before the names of keys in Redis.
+const MAX_PREFIX_CHARACTERS: usize = 64;
+
 /// How log lines are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
@@ -106,11 +119,24 @@ pub enum LogFormat {
     Text,
 }
 
+/// Where the files of TLS are. Their contents are judged by who reads them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The server's certificate and those between it and its authority.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// Authorities of client certificates, if clients have to show one.
+    pub client_ca: Option<PathBuf>,
+}
+
 /// Validated settings.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Where the server listens.
     pub listen: SocketAddr,
+    /// Where certificate and key are; plain HTTP without them.
+    pub tls: Option<TlsFiles>,
     /// Folder of the models.
     pub models_dir: PathBuf,
     /// The ONNX Runtime shared library.
@@ -123,6 +149,8 @@ pub struct Config {
     pub api_key: Option<SecretString>,
     /// Limit of keys that have none of their own.
     pub usage_limit: UsageLimit,
+    /// Where limits are counted for all replicas; in this process alone without it.
+    pub redis: Option<RedisOptions>,
     /// Threads for inference, already resolved.
     pub threads: NonZeroUsize,
     /// Time a request may take.
@@ -193,11 +221,20 @@ impl Config {
     /// # Errors
     /// [`ConfigError::PublicWithoutKey`].
     pub fn require_key_for_public_listen(&self, keys_are_empty: bool) -> Result<(), ConfigError> {
-        // An IPv4 address may come in IPv6 clothes.
-        if keys_are_empty && !self.listen.ip().to_canonical().is_loopback() {
+        if keys_are_empty && self.listens_publicly() {
             return Err(ConfigError::PublicWithoutKey { listen: self.listen });
         }
         Ok(())
+    }
+
+    /// Whether keys and texts cross a network as they are.
+    pub fn talks_in_clear(&self) -> bool {
+        self.tls.is_none() && self.listens_publicly()
+    }
+
+    fn listens_publicly(&self) -> bool {
+        // An IPv4 address may come in IPv6 clothes.
+        !self.listen.ip().to_canonical().is_loopback()
     }
 }
 
@@ -244,6 +281,14 @@ fn rule(setting: &Setting) -> String {
         (_, "api_key") => {
             format!("a text of at least {MIN_BOOTSTRAP_CHARACTERS} visible ASCII characters without spaces")
         }
+        (_, "redis_url") => {
+            "an address such as redis://10.0.0.5:6379 or rediss://user@redis.internal:6379/0".to_owned()
+        }
+        (_, "redis_password") => "a text that is not empty, beside a redis_url".to_owned(),
+        (_, "redis_ca_file") => "the path of a file, beside a redis_url that begins with rediss://".to_owned(),
+        (_, "redis_prefix") => {
+            format!("a text of 1 to {MAX_PREFIX_CHARACTERS} visible ASCII characters without spaces")
+        }
         (_, "log_format") => "json or text".to_owned(),
         (_, "otlp_endpoint") => "http://HOST:PORT, such as http://127.0.0.1:4318, or empty".to_owned(),
         _ => "a text that is not empty".to_owned(),
@@ -256,16 +301,19 @@ struct Validator<'a> {
 }
 
 impl Validator<'_> {
-    fn config(&self, raw: RawConfig) -> Result<Config, ConfigError> {
+    fn config(&self, mut raw: RawConfig) -> Result<Config, ConfigError> {
+        let redis = self.redis(&mut raw)?;
         let threads = self.number("threads", raw.threads)?;
         Ok(Config {
             listen: self.listen(raw.listen)?,
+            tls: self.tls(raw.tls_certificate_file, raw.tls_key_file, raw.tls_client_ca_file)?,
             models_dir: self.path("models_dir", raw.models_dir, "models")?,
             runtime_library: self.path("runtime_library", raw.runtime_library, "runtime/libonnxruntime.so")?,
             models: self.models(raw.models)?,
             keys_file: self.path("keys_file", raw.keys_file, "keys.json")?,
             api_key: self.api_key(raw.api_key)?,
             usage_limit: UsageLimit::per_minute(self.number("usage_limit", raw.usage_limit)?),
+            redis,
             threads: NonZeroUsize::new(threads).unwrap_or_else(available_cores),
             request_timeout: Duration::from_millis(self.number("request_timeout_ms", raw.request_timeout_ms)?),
             shutdown_grace: Duration::from_millis(self.number("shutdown_grace_ms", raw.shutdown_grace_ms)?),
@@ -301,10 +349,36 @@ impl Validator<'_> {
     }
 
     fn path(&self, name: &'static str, value: Option<PathBuf>, default: &str) -> Result<PathBuf, ConfigError> {
+        Ok(self.optional_path(name, value)?.unwrap_or_else(|| default.into()))
+    }
+
+    fn optional_path(&self, name: &'static str, value: Option<PathBuf>) -> Result<Option<PathBuf>, ConfigError> {
         match value {
             Some(path) if path.as_os_str().is_empty() => Err(self.invalid(name)),
-            Some(path) => Ok(path),
-            None => Ok(default.into()),
+            other => Ok(other),
+        }
+    }
+
+    fn tls(
+        &self,
+        certificate: Option<PathBuf>,
+        key: Option<PathBuf>,
+        client_ca: Option<PathBuf>,
+    ) -> Result<Option<TlsFiles>, ConfigError> {
+        let certificate = self.optional_path("tls_certificate_file", certificate)?;
+        let key = self.optional_path("tls_key_file", key)?;
+        let client_ca = self.optional_path("tls_client_ca_file", client_ca)?;
+        let incomplete = |setting, missing| {
+            let place = origin(setting, self.sources.find_metadata(setting));
+            Err(ConfigError::TlsIncomplete { setting, place, missing })
+        };
+        match (certificate, key) {
+            (Some(certificate), Some(key)) => Ok(Some(TlsFiles { certificate, key, client_ca })),
+            (Some(_), None) => incomplete("tls_certificate_file", "tls_key_file"),
+            (None, Some(_)) => incomplete("tls_key_file", "tls_certificate_file"),
+            // Silently ignored, everybody would be let in who was to be kept out.
+            (None, None) if client_ca.is_some() => incomplete("tls_client_ca_file", "tls_certificate_file"),
+            (None, None) => Ok(None),
         }
     }
 
@@ -333,6 +407,30 @@ impl Validator<'_> {
             Some(key) if !fits(key.expose_secret()) => Err(self.invalid("api_key")),
             other => Ok(other),
         }
+    }
+
+    fn redis(&self, raw: &mut RawConfig) -> Result<Option<RedisOptions>, ConfigError> {
+        let prefix = raw.redis_prefix.take().unwrap_or_else(|| "dichroic:".to_owned());
+        let fits = (1..=MAX_PREFIX_CHARACTERS).contains(&prefix.len());
+        if !fits || !prefix.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(self.invalid("redis_prefix"));
+        }
+        let timeout = Duration::from_millis(self.number("redis_timeout_ms", raw.redis_timeout_ms)?);
+        let replicas =
+            NonZeroU32::new(self.number("replicas", raw.replicas)?).ok_or_else(|| self.invalid("replicas"))?;
+        let (password, ca_file) = (raw.redis_password.take(), raw.redis_ca_file.take());
+        let url = raw.redis_url.take();
+        let server = url.map(|url| RedisServer::new(&url, password.as_ref()).ok_or_else(|| self.invalid("redis_url")));
+        let server = server.transpose()?;
+        // What is given for a Redis that nobody asks is a mistake: limits would silently not be shared.
+        if password.is_some_and(|password| password.expose_secret().is_empty() || server.is_none()) {
+            return Err(self.invalid("redis_password"));
+        }
+        let encrypts = server.as_ref().is_some_and(RedisServer::encrypts);
+        if ca_file.as_ref().is_some_and(|path| path.as_os_str().is_empty() || !encrypts) {
+            return Err(self.invalid("redis_ca_file"));
+        }
+        Ok(server.map(|server| RedisOptions { server, ca_file, prefix, timeout, replicas }))
     }
 
     fn log_format(&self, value: Option<&str>) -> Result<LogFormat, ConfigError> {
@@ -394,12 +492,14 @@ mod tests {
     fn the_defaults_are_the_documented_ones() {
         let config = load(None, &[], &[]).unwrap();
         assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
+        assert_eq!(config.tls, None);
         assert_eq!(config.models_dir, Path::new("models"));
         assert_eq!(config.runtime_library, Path::new("runtime/libonnxruntime.so"));
         assert_eq!(config.models, ModelId::ALL);
         assert_eq!(config.keys_file, Path::new("keys.json"));
         assert!(config.api_key.is_none());
         assert_eq!(config.usage_limit, UsageLimit::DEFAULT);
+        assert!(config.redis.is_none());
         assert_eq!(config.threads, available_cores());
         assert_eq!(config.request_timeout, Duration::from_secs(30));
         assert_eq!(config.shutdown_grace, Duration::from_secs(25));
@@ -475,12 +575,88 @@ mod tests {
     }
 
     #[test]
+    fn the_files_of_tls_come_together_or_not_at_all() {
+        let (certificate, key, client_ca) =
+            ("tls_certificate_file = 'a'", "tls_key_file = 'b'", "tls_client_ca_file = 'c'");
+        let pair = format!("{certificate}\n{key}");
+        let files = |client_ca: Option<&str>| {
+            Some(TlsFiles { certificate: "a".into(), key: "b".into(), client_ca: client_ca.map(Into::into) })
+        };
+        assert_eq!(load(Some(&pair), &[], &[]).unwrap().tls, files(None));
+        assert_eq!(load(Some(&pair), &[("DICHROIC_TLS_CLIENT_CA_FILE", "c")], &[]).unwrap().tls, files(Some("c")));
+        assert_eq!(load(Some(certificate), &[], &["--tls-key-file", "b"]).unwrap().tls, files(None));
+        for (alone, missing) in
+            [(certificate, "tls_key_file"), (key, "tls_certificate_file"), (client_ca, "tls_certificate_file")]
+        {
+            let setting = alone.split(' ').next().unwrap();
+            assert_eq!(
+                refusal(Some(alone), &[], &[]),
+                format!("{setting}, set by the file DIR/dichroic.toml, needs {missing} beside it; set both or neither")
+            );
+        }
+    }
+
+    #[test]
+    fn only_other_machines_and_no_certificate_make_it_talk_in_clear() {
+        let pair = ["--tls-certificate-file", "a", "--tls-key-file", "b"];
+        for (listen, clear) in [("127.0.0.1:1", false), ("[::ffff:127.0.0.1]:1", false), ("0.0.0.0:1", true)] {
+            assert_eq!(load(None, &[], &["--listen", listen]).unwrap().talks_in_clear(), clear, "{listen}");
+            assert!(!load(None, &[], &[&["--listen", listen], &pair[..]].concat()).unwrap().talks_in_clear());
+        }
+    }
+
+    #[test]
     fn the_usage_limit_brings_its_burst() {
         for (limit, burst) in [("600", 60), ("5", 1), ("1000000", 100_000)] {
             let config = load(None, &[("DICHROIC_USAGE_LIMIT", limit)], &[]).unwrap();
             assert_eq!(config.usage_limit.burst, burst);
         }
         assert!(load(None, &[("DICHROIC_USAGE_LIMIT", "0")], &[]).unwrap().usage_limit.is_unlimited());
+    }
+
+    #[test]
+    fn redis_is_asked_when_it_has_an_address() {
+        let redis = load(Some("redis_url = 'redis://10.0.0.5'"), &[], &[]).unwrap().redis.unwrap();
+        assert_eq!((redis.server.to_string().as_str(), redis.prefix.as_str()), ("10.0.0.5:6379", "dichroic:"));
+        assert_eq!((redis.timeout, redis.replicas.get(), redis.ca_file), (Duration::from_millis(10), 1, None));
+        let environment = [("DICHROIC_REDIS_URL", "rediss://redis.internal:6380/3"), ("DICHROIC_REPLICAS", "2")];
+        let flags =
+            ["--redis-ca-file", "ca.pem", "--redis-prefix", "team:", "--redis-timeout-ms", "5", "--replicas", "3"];
+        let redis = load(None, &environment, &flags).unwrap().redis.unwrap();
+        assert_eq!((redis.server.to_string().as_str(), redis.prefix.as_str()), ("redis.internal:6380", "team:"));
+        assert_eq!((redis.timeout, redis.replicas.get()), (Duration::from_millis(5), 3));
+        assert_eq!(redis.ca_file.as_deref(), Some(Path::new("ca.pem")));
+    }
+
+    #[test]
+    fn what_belongs_to_redis_needs_its_address() {
+        let plain = "redis_url = 'redis://h'";
+        for (toml, setting) in [
+            ("redis_url = ''".to_owned(), "redis_url"),
+            ("redis_url = 'h:6379'".to_owned(), "redis_url"),
+            ("redis_url = 'rediss://h#insecure'".to_owned(), "redis_url"),
+            ("redis_password = 'open sesame'".to_owned(), "redis_password"),
+            (format!("{plain}\nredis_password = ''"), "redis_password"),
+            (format!("{plain}\nredis_ca_file = 'ca.pem'"), "redis_ca_file"),
+            ("redis_url = 'rediss://h'\nredis_ca_file = ''".to_owned(), "redis_ca_file"),
+            ("redis_prefix = ''".to_owned(), "redis_prefix"),
+            ("redis_prefix = 'two words'".to_owned(), "redis_prefix"),
+        ] {
+            let error = refusal(Some(&toml), &[], &[]);
+            assert!(error.starts_with(&format!("{setting}, set by the file")), "{toml}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_credential_for_redis_is_never_shown() {
+        let url = "redis://limits:open-sesame@h:6379";
+        let environment = [("DICHROIC_REDIS_URL", url), ("DICHROIC_REDIS_PASSWORD", "abracadabra")];
+        let shown = format!("{:?}", load(None, &environment, &[]).unwrap());
+        assert!(shown.contains("h:6379") && !shown.contains("sesame") && !shown.contains("abracadabra"), "{shown}");
+        for bad in [format!("redis_url = '{url}/x'"), format!("redis_url = ['{url}']"), format!("redis_url = {url}")] {
+            let error = refusal(Some(&bad), &[], &[]);
+            assert!(!error.contains("sesame"), "{error}");
+        }
     }
 
     #[test]
@@ -533,6 +709,9 @@ mod tests {
             "models = 'alpha-4o-mini'",
             "models = ['beta-3-haiku', 'beta-3-haiku']",
             "models_dir = ''",
+            "tls_certificate_file = ''\ntls_key_file = 'b'",
+            "tls_certificate_file = 'a'\ntls_key_file = 'b'\ntls_client_ca_file = ''",
+            "tls_key_file = 5",
             "text_queue = -1",
             "text_queue = 1.5",
             "text_queue = '5'",
@@ -610,7 +789,7 @@ mod tests {
         let command = ServeFlags::augment_args(clap::Command::new("serve"));
         for setting in SETTINGS {
             let argument = command.get_arguments().find(|argument| argument.get_id().as_str() == setting.name);
-            if setting.name == "api_key" {
+            if SECRETS.contains(&setting.name) {
                 assert!(argument.is_none(), "command lines are visible to others");
                 continue;
             }
@@ -622,6 +801,6 @@ mod tests {
             assert!(help.contains("[default: "), "{help}");
             assert_eq!(argument.and_then(clap::Arg::get_long), setting.flag().strip_prefix("--"));
         }
-        assert_eq!(command.get_arguments().count(), SETTINGS.len() - 1);
+        assert_eq!(command.get_arguments().count(), SETTINGS.len() - SECRETS.len());
     }
 }

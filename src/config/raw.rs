@@ -56,7 +56,7 @@ impl Setting {
         variable(self.name)
     }
 
-    /// The flag that sets it (`api_key` has none: command lines are visible to every user of the machine).
+    /// The flag that sets it; those of [`SECRETS`] have none.
     pub fn flag(&self) -> String {
         flag(self.name)
     }
@@ -78,15 +78,27 @@ const fn number(name: &'static str, default: u64, min: u64, max: u64) -> Setting
     Setting { name, kind: Kind::Number { default, min, max } }
 }
 
+/// Settings that hold or may hold a secret. They have no flag: command lines are visible to every user of the machine.
+pub const SECRETS: [&str; 3] = ["api_key", "redis_url", "redis_password"];
+
 /// Every setting, in the order of the help.
-pub const SETTINGS: [Setting; 22] = [
+pub const SETTINGS: [Setting; 31] = [
     text("listen"),
+    text("tls_certificate_file"),
+    text("tls_key_file"),
+    text("tls_client_ca_file"),
     text("models_dir"),
     text("runtime_library"),
     Setting { name: "models", kind: Kind::List },
     text("keys_file"),
     text("api_key"),
     number("usage_limit", 600, 0, 1_000_000),
+    text("redis_url"),
+    text("redis_password"),
+    text("redis_ca_file"),
+    text("redis_prefix"),
+    number("redis_timeout_ms", 10, 1, 1_000),
+    number("replicas", 1, 1, 10_000),
     number("threads", 0, 0, 1_024),
     number("request_timeout_ms", 30_000, 100, 600_000),
     number("shutdown_grace_ms", 25_000, 0, 600_000),
@@ -110,6 +122,9 @@ pub const SETTINGS: [Setting; 22] = [
 #[serde(deny_unknown_fields)]
 pub(super) struct RawConfig {
     pub(super) listen: Option<String>,
+    pub(super) tls_certificate_file: Option<PathBuf>,
+    pub(super) tls_key_file: Option<PathBuf>,
+    pub(super) tls_client_ca_file: Option<PathBuf>,
     pub(super) models_dir: Option<PathBuf>,
     pub(super) runtime_library: Option<PathBuf>,
     pub(super) models: Option<Vec<String>>,
@@ -117,6 +132,14 @@ pub(super) struct RawConfig {
     #[serde(default, deserialize_with = "secret")]
     pub(super) api_key: Option<SecretString>,
     pub(super) usage_limit: Option<u64>,
+    #[serde(default, deserialize_with = "secret")]
+    pub(super) redis_url: Option<SecretString>,
+    #[serde(default, deserialize_with = "secret")]
+    pub(super) redis_password: Option<SecretString>,
+    pub(super) redis_ca_file: Option<PathBuf>,
+    pub(super) redis_prefix: Option<String>,
+    pub(super) redis_timeout_ms: Option<u64>,
+    pub(super) replicas: Option<u64>,
     pub(super) threads: Option<u64>,
     pub(super) request_timeout_ms: Option<u64>,
     pub(super) shutdown_grace_ms: Option<u64>,
@@ -146,6 +169,18 @@ pub struct ServeFlags {
     /// [default: 127.0.0.1:8080] [env: DICHROIC_LISTEN]
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Option<String>,
+    /// Certificate for TLS, PEM, followed by those between it and its authority; reloaded when it changes. Without it
+    /// the server speaks plain HTTP [default: none] [env: DICHROIC_TLS_CERTIFICATE_FILE]
+    #[arg(long, value_name = "PATH")]
+    pub tls_certificate_file: Option<PathBuf>,
+    /// The certificate's private key, PEM and not encrypted; reloaded when it changes
+    /// [default: none] [env: DICHROIC_TLS_KEY_FILE]
+    #[arg(long, value_name = "PATH")]
+    pub tls_key_file: Option<PathBuf>,
+    /// Authorities of client certificates, PEM. With it, a client must show one that they signed, beside its key;
+    /// reloaded when it changes [default: none] [env: DICHROIC_TLS_CLIENT_CA_FILE]
+    #[arg(long, value_name = "PATH")]
+    pub tls_client_ca_file: Option<PathBuf>,
     /// Folder of the models [default: models] [env: DICHROIC_MODELS_DIR]
     #[arg(long, value_name = "DIR")]
     pub models_dir: Option<PathBuf>,
@@ -165,6 +200,22 @@ pub struct ServeFlags {
     /// [default: 600] [env: DICHROIC_USAGE_LIMIT]
     #[arg(long, value_name = "N")]
     pub usage_limit: Option<u64>,
+    /// Certificates, as PEM, for a Redis with TLS; none for those that the system trusts. Limits are counted in Redis
+    /// for all replicas together when DICHROIC_REDIS_URL names one; it and DICHROIC_REDIS_PASSWORD have no flag
+    /// [default: none] [env: DICHROIC_REDIS_CA_FILE]
+    #[arg(long, value_name = "PATH")]
+    pub redis_ca_file: Option<PathBuf>,
+    /// How the names of keys in Redis begin [default: dichroic:] [env: DICHROIC_REDIS_PREFIX]
+    #[arg(long, value_name = "TEXT")]
+    pub redis_prefix: Option<String>,
+    /// How long a request waits for Redis, in milliseconds, before this replica decides by its share
+    /// [default: 10] [env: DICHROIC_REDIS_TIMEOUT_MS]
+    #[arg(long, value_name = "MS")]
+    pub redis_timeout_ms: Option<u64>,
+    /// Replicas that share the limits: while Redis is away, each allows that part of a limit
+    /// [default: 1] [env: DICHROIC_REPLICAS]
+    #[arg(long, value_name = "N")]
+    pub replicas: Option<u64>,
     /// Threads for inference; 0 for as many as the processor affinity and the container's quota grant
     /// [default: 0] [env: DICHROIC_THREADS]
     #[arg(long, value_name = "N")]
@@ -203,7 +254,7 @@ pub struct ServeFlags {
     /// Connections open at once; more wait to be accepted [default: 1024] [env: DICHROIC_MAX_CONNECTIONS]
     #[arg(long, value_name = "N")]
     pub max_connections: Option<u64>,
-    /// Time a client may take to send a request's headers, in milliseconds
+    /// Time a client may take for the TLS handshake, and to send a request's headers, in milliseconds
     /// [default: 10000] [env: DICHROIC_HEADER_TIMEOUT_MS]
     #[arg(long, value_name = "MS")]
     pub header_timeout_ms: Option<u64>,

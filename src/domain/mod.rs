@@ -22,7 +22,9 @@ pub use fixed::Fixed;
 pub use input::{Grouping, InputError, ModerationInput, Part};
 pub use language::Language;
 pub use model_id::{ModelId, UnknownModel};
-pub use moderation::{Category, Finding, Judged, Modality, Scores, Threshold, ThresholdOutOfRange, Verdict};
+pub use moderation::{
+    Category, Finding, Judged, Modality, Scores, Seen, Threshold, ThresholdOutOfRange, UnknownCategory, Verdict,
+};
 pub use operation::Operation;
 pub use text::{TextError, ValidText};
 pub use usage::{LimitDecision, UsageLimit};

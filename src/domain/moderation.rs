@@ -1,9 +1,11 @@
 //! All moderation policy: categories, scores, thresholds, verdicts.
 
-use serde::Serialize;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
 
 /// A harm category, in the order of the interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Category {
     /// Sexually explicit content.
@@ -34,6 +36,19 @@ impl Category {
     }
 }
 
+/// The name is no category.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a category is one of sexual, hate, self_harm, violence, defamation")]
+pub struct UnknownCategory;
+
+impl FromStr for Category {
+    type Err = UnknownCategory;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|category| category.as_str() == name).ok_or(UnknownCategory)
+    }
+}
+
 /// A kind of content that is moderated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Modality {
@@ -47,10 +62,6 @@ impl Modality {
     /// Both, in wire order.
     pub const ALL: [Self; 2] = [Self::Text, Self::Image];
 }
-
-/// The categories that are seen in what a picture shows. Nothing here sees the others: their scores are 0, and they
-/// are documented as not seen rather than guessed, unless the picture's text was read.
-const SEEN: &[Category] = &[Category::Sexual];
 
 /// Five independent probabilities in `[0, 1]`, rounded to four decimals, in the order of [`Category::ALL`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -90,30 +101,72 @@ impl Scores {
     }
 }
 
+/// What a picture shows: a raw probability of each category that its model looks for. The others are documented as
+/// not seen rather than guessed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Seen([Option<f32>; 5]);
+
+impl Seen {
+    /// Every model looks for this one.
+    pub fn new(sexual: f32) -> Self {
+        Self([Some(sexual), None, None, None, None])
+    }
+
+    /// The same with the probability of one category.
+    #[must_use]
+    pub fn with(mut self, category: Category, probability: f32) -> Self {
+        for (slot, other) in self.0.iter_mut().zip(Category::ALL) {
+            if other == category {
+                *slot = Some(probability);
+            }
+        }
+        self
+    }
+
+    /// The probability of a category, where it is looked for.
+    pub fn get(&self, category: Category) -> Option<f32> {
+        Category::ALL.into_iter().zip(self.0).find_map(|(other, found)| found.filter(|_| other == category))
+    }
+
+    /// Category by category, the higher of two: how frames are combined. Not a number is higher than any.
+    #[must_use]
+    pub fn max(mut self, other: Self) -> Self {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine = match (*mine, theirs) {
+                (Some(mine), Some(theirs)) if mine >= theirs || mine.is_nan() => Some(mine),
+                (mine, theirs) => theirs.or(mine),
+            };
+        }
+        self
+    }
+}
+
 /// One piece of content: its scores, and the categories that were looked for in it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Judged {
     modality: Modality,
-    categories: &'static [Category],
+    /// In the order of [`Category::ALL`].
+    sought: [bool; 5],
     scores: Scores,
 }
 
 impl Judged {
     /// A text.
     pub fn text(scores: Scores) -> Self {
-        Self { modality: Modality::Text, categories: &Category::ALL, scores }
+        Self { modality: Modality::Text, sought: [true; 5], scores }
     }
 
-    /// What a picture shows.
-    pub fn picture(sexual: f32) -> Self {
-        Self { modality: Modality::Image, categories: SEEN, scores: Scores::new([sexual, 0.0, 0.0, 0.0, 0.0]) }
+    /// What a picture shows. The score of what is not looked for is 0, until its text is read.
+    pub fn picture(Seen(seen): Seen) -> Self {
+        let scores = Scores::new(seen.map(Option::unwrap_or_default));
+        Self { modality: Modality::Image, sought: seen.map(|probability| probability.is_some()), scores }
     }
 
     /// The same piece with the scores of the text that was read in it, all 0 where there was none to read. Every
     /// category has then been looked for, and the higher score of each counts.
     #[must_use]
     pub fn with_text(self, read: Scores) -> Self {
-        Self { categories: &Category::ALL, scores: self.scores.max(read), ..self }
+        Self { sought: [true; 5], scores: self.scores.max(read), ..self }
     }
 
     /// Its scores; 0 for a category that was not looked for.
@@ -122,7 +175,7 @@ impl Judged {
     }
 
     fn sought(&self, category: Category) -> bool {
-        self.categories.contains(&category)
+        Category::ALL.into_iter().zip(self.sought).any(|(other, sought)| sought && other == category)
     }
 }
 
@@ -249,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_finding_says_where_each_category_was_looked_for() {
-        let picture = Judged::picture(0.7);
+        let picture = Judged::picture(Seen::new(0.7));
         let text = Judged::text(Scores::new([0.1, 0.6, 0.0, 0.0, 0.0]));
         let both = Finding::of(&[picture, text, picture], Threshold::default());
         assert_eq!(both.verdict().scores(), Scores::new([0.7, 0.6, 0.0, 0.0, 0.0]));
@@ -257,17 +310,39 @@ mod tests {
         assert_eq!(judged(&both, Category::Sexual), [Modality::Text, Modality::Image]);
         assert_eq!(judged(&both, Category::Hate), [Modality::Text]);
         assert_eq!(judged(&Finding::of(&[picture], Threshold::default()), Category::Hate), []);
+
+        let violence = Judged::picture(Seen::new(0.7).with(Category::Violence, 0.0));
+        let finding = Finding::of(&[violence], Threshold::default());
+        assert_eq!(judged(&finding, Category::Violence), [Modality::Image]);
+        assert_eq!(judged(&finding, Category::Hate), []);
     }
 
     #[test]
     fn text_read_in_a_picture_counts_in_every_category() {
-        let read = Judged::picture(0.7).with_text(Scores::new([0.2, 0.6, 0.0, 0.0, 0.0]));
+        let read = Judged::picture(Seen::new(0.7)).with_text(Scores::new([0.2, 0.6, 0.0, 0.0, 0.0]));
         assert_eq!(read.scores(), Scores::new([0.7, 0.6, 0.0, 0.0, 0.0]));
         let finding = Finding::of(&[read], Threshold::default());
         for category in Category::ALL {
             assert_eq!(finding.judged_in(category).collect::<Vec<_>>(), [Modality::Image]);
         }
-        let blank = Judged::picture(0.7).with_text(Scores::default());
-        assert_eq!(blank.scores(), Judged::picture(0.7).scores());
+        let blank = Judged::picture(Seen::new(0.7)).with_text(Scores::default());
+        assert_eq!(blank.scores(), Judged::picture(Seen::new(0.7)).scores());
+    }
+
+    #[test]
+    fn of_what_is_seen_and_what_is_read_the_higher_counts() {
+        let seen = Seen::new(0.1).with(Category::Violence, 0.8).with(Category::Hate, 0.3);
+        let judged = Judged::picture(seen).with_text(Scores::new([0.0, 0.6, 0.2, 0.5, 0.0]));
+        assert_eq!(judged.scores(), Scores::new([0.1, 0.6, 0.2, 0.8, 0.0]));
+    }
+
+    #[test]
+    fn frames_combine_by_the_higher_and_a_fault_in_one_is_kept() {
+        let (calm, fight) = (Seen::new(0.4), Seen::new(0.1).with(Category::Violence, 0.8));
+        let whole = Seen::new(0.4).with(Category::Violence, 0.8);
+        assert_eq!((calm.max(fight), fight.max(calm)), (whole, whole));
+        for seen in [Seen::new(f32::NAN).max(calm), calm.max(Seen::new(f32::NAN))] {
+            assert!(Threshold::new(1.0).unwrap().judge(Judged::picture(seen).scores()).found(Category::Sexual));
+        }
     }
 }

@@ -332,4 +332,19 @@ mod tests {
             assert_eq!(fields.score_threshold(), Err(ApiError::InvalidType(Param::ScoreThreshold)), "{value}");
         }
     }
+
+    #[test]
+    fn a_number_just_outside_the_range_is_not_rounded_into_it() {
+        let read = |number: &str| {
+            let body = format!(r#"{{"score_threshold":{number}}}"#);
+            Fields::parse(body.as_bytes(), ALL).unwrap().score_threshold()
+        };
+        for inside in ["0.1", "0.10000000000000001", "0.99999999999999989", "1", "1.0", "10e-1"] {
+            assert!(read(inside).is_ok(), "{inside}");
+        }
+        // The neighbours of the bounds among the numbers of 64 bits.
+        for outside in ["0.09999999999999999", "1.0000000000000002"] {
+            assert_eq!(read(outside), Err(ApiError::ScoreThresholdOutOfRange), "{outside}");
+        }
+    }
 }

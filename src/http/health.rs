@@ -11,7 +11,10 @@ use axum::{
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{SharedState, error::ApiError};
+use super::{
+    SharedState,
+    error::{ApiError, ErrorBody},
+};
 use crate::service::{ModelStatus, Readiness};
 
 /// That the server answers at all.
@@ -111,7 +114,10 @@ pub(super) async fn readyz(State(shared): State<SharedState>) -> (StatusCode, Js
     operation_id = "metrics",
     tag = "server",
     summary = "Metrics",
-    responses((status = 200, description = "All series.", body = String, content_type = "text/plain; version=0.0.4")),
+    responses(
+        (status = 200, description = "All series.", body = String, content_type = "text/plain; version=0.0.4"),
+        (status = 500, description = "Internal Server Error", body = ErrorBody),
+    ),
     security(()),
 )]
 pub(super) async fn metrics(State(shared): State<SharedState>) -> Result<impl IntoResponse, ApiError> {

@@ -1,8 +1,9 @@
-//! The HTTP face of the service: routes, credentials, limits, bodies, answers, errors, documentation and the playground.
+//! The HTTP face of the service: routes, credentials, limits, bodies, answers, errors, documentation and the
+//! playground, and TLS beneath them.
 //!
 //! Owns everything that is particular to HTTP and translates it to and from the types of `domain`, `access` and
-//! `service`; the only importer of axum and utoipa. Refuses decisions: what a text means is for `service` to say.
-//! Runs on the tokio threads.
+//! `service`; the only importer of axum, utoipa and rustls. Refuses decisions: what a text means is for `service` to
+//! say. Runs on the tokio threads.
 
 mod auth;
 mod error;
@@ -16,6 +17,7 @@ mod playground;
 mod router;
 mod routes;
 mod server;
+mod tls;
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,6 +33,7 @@ use crate::{
 
 pub use router::router;
 pub use server::{ServeOptions, serve};
+pub use tls::{Tls, TlsError, TlsReload, Validity};
 
 /// What the router needs from the rest of the program.
 #[derive(Clone)]

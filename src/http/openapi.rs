@@ -29,6 +29,7 @@ use super::{
     SharedState,
     error::{ApiError, ErrorBody, Param},
     router,
+    routes::{self, moderations},
 };
 
 /// Version of the interface that is served, as opposed to the version of this server.
@@ -38,7 +39,9 @@ const INTERFACE_VERSION: &str = "1.6.2";
 #[openapi(
     info(
         title = "Dichroic",
-        description = "Text expression, replies and content moderation from local models. Interface version 1.6.2.",
+        description = "Text expression, replies and content moderation from local models. Interface version 1.6.2.\n\n\
+            Everything that is not a success has the body `ErrorBody`, also what no operation lists: 404 for a path \
+            that does not exist, and 405 with the header `Allow` for a method that a path does not take.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     servers((url = "/", description = "This server")),
@@ -67,6 +70,8 @@ impl Modify for Head {
             .build();
         let components = document.components.get_or_insert_default();
         components.security_schemes.insert("key".into(), SecurityScheme::Http(scheme).into());
+        components.schemas.insert("ModelId".into(), routes::model_names().into());
+        components.schemas.insert("ModerationModelId".into(), moderations::model_names().into());
     }
 }
 

@@ -1,8 +1,8 @@
 //! The accept loop: connections in, connections drained.
 //!
-//! Owns the listening socket, the cap on connections, the time a client may take over its headers, and the order of
-//! stopping: accept no more, let requests in flight end, cut the rest. Refuses to end over an error of `accept`. Runs
-//! on the tokio threads, one task a connection.
+//! Owns the listening socket, the cap on connections, the time a client may take over its handshake and its headers,
+//! and the order of stopping: accept no more, let requests in flight end, cut the rest. Refuses to end over an error
+//! of `accept`, and to wait there for a client. Runs on the tokio threads, one task a connection.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -10,31 +10,41 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
-    server::graceful::GracefulShutdown,
+    server::graceful::{GracefulShutdown, Watcher},
     service::TowerToHyperService,
 };
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
     sync::Semaphore,
-    time::sleep,
+    time::{sleep, timeout},
 };
+use tokio_rustls::server::TlsStream;
 
+use super::tls::Tls;
 use crate::lifecycle::{Drained, Lifecycle};
 
 /// How connections are treated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct ServeOptions {
     /// Connections at once. More wait in the kernel's accept queue.
     pub max_connections: usize,
-    /// Time for a request's headers to arrive; also how long an idle connection is kept.
+    /// Time for the TLS handshake, then for a request's headers to arrive; also how long an idle connection is kept.
     pub header_read_timeout: Duration,
     /// Time that requests in flight have to end once the server stops.
     pub grace: Duration,
+    /// Plain HTTP without it.
+    pub tls: Option<Arc<Tls>>,
 }
 
 impl Default for ServeOptions {
     fn default() -> Self {
-        Self { max_connections: 1024, header_read_timeout: Duration::from_secs(30), grace: Duration::from_secs(20) }
+        Self {
+            max_connections: 1024,
+            header_read_timeout: Duration::from_secs(30),
+            grace: Duration::from_secs(20),
+            tls: None,
+        }
     }
 }
 
@@ -53,7 +63,7 @@ pub async fn serve(
     lifecycle: Lifecycle,
 ) -> io::Result<()> {
     let address = listener.local_addr()?;
-    tracing::info!(%address, "listening");
+    tracing::info!(%address, tls = options.tls.is_some(), "listening");
     let graceful = GracefulShutdown::new();
     let seats = Arc::new(Semaphore::new(options.max_connections));
     let mut protocol = http1::Builder::new();
@@ -69,15 +79,28 @@ pub async fn serve(
             () = lifecycle.soft().cancelled() => break,
             accepted = accepted => accepted,
         };
-        let service = TowerToHyperService::new(router.clone());
-        let connection = graceful.watch(protocol.serve_connection(TokioIo::new(stream), service));
-        let hard = lifecycle.hard().clone();
+        let connection = Connection { protocol: protocol.clone(), router: router.clone(), watcher: graceful.watcher() };
+        let tls = options.tls.clone();
+        let (soft, hard) = (lifecycle.soft().clone(), lifecycle.hard().clone());
         lifecycle.spawn(async move {
             let _seat = seat;
+            let talk = async {
+                match tls {
+                    None => connection.serve(stream).await,
+                    Some(tls) => {
+                        let encrypted = tokio::select! {
+                            encrypted = handshake(&tls, stream, options.header_read_timeout) => encrypted,
+                            // Nothing was asked yet, so nothing is lost.
+                            () = soft.cancelled() => None,
+                        };
+                        if let Some(stream) = encrypted {
+                            connection.serve(stream).await;
+                        }
+                    }
+                }
+            };
             tokio::select! {
-                ended = connection => if let Err(error) = ended {
-                    tracing::debug!(%error, "connection ended early");
-                },
+                () = talk => {}
                 () = hard.cancelled() => {}
             }
         });
@@ -92,6 +115,38 @@ pub async fn serve(
         Drained::Cut { tasks } => tracing::warn!(tasks, "what did not end in time was cut"),
     }
     Ok(())
+}
+
+/// What it takes to talk HTTP over one connection.
+struct Connection {
+    protocol: http1::Builder,
+    router: Router,
+    watcher: Watcher,
+}
+
+impl Connection {
+    async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let service = TowerToHyperService::new(self.router);
+        let connection = self.protocol.serve_connection(TokioIo::new(stream), service);
+        if let Err(error) = self.watcher.watch(connection).await {
+            tracing::debug!(%error, "connection ended early");
+        }
+    }
+}
+
+/// `None` when the client does not speak TLS, is not let in, or takes too long.
+async fn handshake(tls: &Tls, stream: TcpStream, limit: Duration) -> Option<TlsStream<TcpStream>> {
+    match timeout(limit, tls.acceptor().accept(stream)).await {
+        Ok(Ok(stream)) => Some(stream),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "TLS handshake failed");
+            None
+        }
+        Err(_) => {
+            tracing::debug!("TLS handshake took too long");
+            None
+        }
+    }
 }
 
 /// The next connection, however long the errors before it take.

@@ -13,6 +13,9 @@ use sha2::{Digest, Sha256};
 use super::manifest::{self, Kind, Manifest};
 use crate::domain::{Category, Expressibility};
 
+/// File name of the manifest.
+pub(super) const MANIFEST: &str = "manifest.json";
+
 /// A verified model on disk.
 #[derive(Debug)]
 pub struct Bundle {
@@ -52,21 +55,63 @@ pub enum BundleError {
     },
 }
 
+/// A folder whose manifest was read and whose files were not: good for a list, not for loading.
+#[derive(Debug)]
+pub struct Unverified {
+    dir: PathBuf,
+    manifest: Manifest,
+    digest: String,
+}
+
+impl Unverified {
+    /// Reads `dir/manifest.json` and checks its content.
+    ///
+    /// # Errors
+    /// [`BundleError`] for a manifest that is missing or malformed.
+    pub fn read(dir: &Path) -> Result<Self, BundleError> {
+        let path = dir.join(MANIFEST);
+        let text = std::fs::read(&path).map_err(|source| BundleError::Unreadable { path: path.clone(), source })?;
+        let malformed = |reason: String| BundleError::Malformed { path: path.clone(), reason };
+        let manifest: Manifest = serde_json::from_slice(&text).map_err(|error| malformed(error.to_string()))?;
+        check_content(&manifest).map_err(malformed)?;
+        Ok(Self { dir: dir.to_owned(), manifest, digest: hex(&Sha256::digest(&text)) })
+    }
+
+    /// What the manifest says.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// SHA-256 of the manifest.
+    pub fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    /// Compares every listed file with its size and SHA-256: all that is wrong, file by file.
+    pub fn faults(&self) -> impl Iterator<Item = BundleError> {
+        self.manifest.files.iter().filter_map(|file| verify(&self.dir, file).err())
+    }
+
+    /// The bundle, if every file matches.
+    ///
+    /// # Errors
+    /// The first of [`Self::faults`].
+    pub fn verified(self) -> Result<Bundle, BundleError> {
+        if let Some(fault) = self.faults().next() {
+            return Err(fault);
+        }
+        let Self { dir, manifest, digest } = self;
+        Ok(Bundle { dir, manifest, digest })
+    }
+}
+
 impl Bundle {
     /// Reads `dir/manifest.json`, checks its content, then the size and SHA-256 of every file it lists.
     ///
     /// # Errors
     /// [`BundleError`] for anything missing, malformed or different.
     pub fn open(dir: &Path) -> Result<Self, BundleError> {
-        let path = dir.join("manifest.json");
-        let text = std::fs::read(&path).map_err(|source| BundleError::Unreadable { path: path.clone(), source })?;
-        let malformed = |reason: String| BundleError::Malformed { path: path.clone(), reason };
-        let manifest: Manifest = serde_json::from_slice(&text).map_err(|error| malformed(error.to_string()))?;
-        check_content(&manifest).map_err(malformed)?;
-        for file in &manifest.files {
-            verify(dir, file)?;
-        }
-        Ok(Self { dir: dir.to_owned(), manifest, digest: hex(&Sha256::digest(&text)) })
+        Unverified::read(dir)?.verified()
     }
 
     /// What the bundle is and how to drive it.
@@ -123,8 +168,15 @@ fn check_content(manifest: &Manifest) -> Result<(), String> {
             if spec.categories != Category::ALL.map(|category| category.as_str().to_owned()) {
                 return Err("categories are not in the order of the interface".into());
             }
-            if spec.expressibility.classes != Expressibility::ALL.map(|class| class.as_str().to_owned()) {
-                return Err("expressibility classes are not in the expected order".into());
+            match (&spec.expressibility, &spec.labels) {
+                (Some(head), None) if head.classes != Expressibility::ALL.map(|class| class.as_str().to_owned()) => {
+                    return Err("expressibility classes are not in the expected order".into());
+                }
+                (None, Some(labels)) if labels.order.iter().all(|label| label.category.is_none()) => {
+                    return Err("no label stands for a category".into());
+                }
+                (Some(_), None) | (None, Some(_)) => {}
+                _ => return Err("it has neither an expressibility head nor labels, or both".into()),
             }
             if spec.window < 8 || spec.stride == 0 || spec.stride > spec.window - 2 {
                 return Err("window must be at least 8 and stride between 1 and window - 2".into());
@@ -140,6 +192,12 @@ fn check_content(manifest: &Manifest) -> Result<(), String> {
             }
             if let Some(name) = spec.sexual.weights.keys().find(|name| !spec.classes.contains(name)) {
                 return Err(format!("sexual weight for an unknown class {name:?}"));
+            }
+            let scored = |category| {
+                category == Category::Sexual || spec.heads.iter().filter(|&&head| head == category).count() > 1
+            };
+            if spec.heads.iter().copied().any(scored) {
+                return Err("an image head is for a category that has its score already".into());
             }
         }
         Kind::TextReader => check_reader(manifest.text_reader.as_ref().ok_or("no text_reader part")?)?,
@@ -174,8 +232,8 @@ fn check_reader(spec: &manifest::TextReaderSpec) -> Result<(), String> {
 fn verify(dir: &Path, expected: &manifest::ManifestFile) -> Result<(), BundleError> {
     let path = dir.join(&expected.path);
     let unreadable = |source| BundleError::Unreadable { path: path.clone(), source };
-    let mut file = File::open(&path).map_err(unreadable)?;
-    let bytes = file.metadata().map_err(unreadable)?.len();
+    // A file of another size need not be hashed.
+    let bytes = std::fs::metadata(&path).map_err(unreadable)?.len();
     if bytes != expected.bytes {
         return Err(BundleError::Mismatch {
             path,
@@ -183,15 +241,7 @@ fn verify(dir: &Path, expected: &manifest::ManifestFile) -> Result<(), BundleErr
             found: format!("{bytes} bytes"),
         });
     }
-    let mut hash = Sha256::new();
-    let mut buffer = vec![0; 1 << 20];
-    loop {
-        match file.read(&mut buffer).map_err(unreadable)? {
-            0 => break,
-            read => hash.update(buffer.get(..read).unwrap_or_default()),
-        }
-    }
-    let found = hex(&hash.finalize());
+    let found = sha256(&path).map_err(unreadable)?;
     if found == expected.sha256 {
         Ok(())
     } else {
@@ -199,7 +249,20 @@ fn verify(dir: &Path, expected: &manifest::ManifestFile) -> Result<(), BundleErr
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Hex SHA-256 of a file, read in pieces.
+pub(super) fn sha256(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hex(&hash.finalize())),
+            read => hash.update(buffer.get(..read).unwrap_or_default()),
+        }
+    }
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         // Writing to a String cannot fail.
@@ -234,6 +297,25 @@ mod tests {
         assert!(matches!(Bundle::open(dir.path()), Err(BundleError::Mismatch { .. })));
         write(dir.path(), b"abcd", "model.onnx", &hash);
         assert!(matches!(Bundle::open(dir.path()), Err(BundleError::Mismatch { .. })));
+    }
+
+    #[test]
+    fn heads_of_an_image_classifier_are_further_categories_each_once() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), b"abc", "model.onnx", &hex(&Sha256::digest(b"abc")));
+        let path = dir.path().join("manifest.json");
+        let plain: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let open = |heads: &[&str]| {
+            let mut manifest = plain.clone();
+            manifest["image_classifier"]["heads"] = serde_json::json!(heads);
+            std::fs::write(&path, manifest.to_string()).unwrap();
+            Bundle::open(dir.path()).map(|bundle| bundle.manifest().image_classifier.clone().unwrap().heads)
+        };
+        assert_eq!(open(&["violence", "hate"]).unwrap(), [Category::Violence, Category::Hate]);
+        assert_eq!(open(&[]).unwrap(), []);
+        for heads in [&["sexual"][..], &["hate", "hate"], &["weapons"]] {
+            assert!(matches!(open(heads), Err(BundleError::Malformed { .. })), "{heads:?}");
+        }
     }
 
     #[test]

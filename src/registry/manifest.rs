@@ -1,16 +1,19 @@
 //! The manifest beside every built model: what it is, which files it consists of, how to feed it.
 //!
-//! Plain serde types. Unknown fields are refused, so that a newer format is never half understood.
+//! Plain serde types, read by the server and written for models that are added. Unknown fields are refused, so that a
+//! newer format is never half understood.
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+
+use crate::domain::Category;
 
 /// The only manifest format this server reads.
 pub const FORMAT: u32 = 1;
 
 /// `manifest.json` of one component of one identifier.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// Must be [`FORMAT`].
@@ -28,26 +31,26 @@ pub struct Manifest {
     /// Every file of the bundle, those of [`Kind::files`] among them.
     pub files: Vec<ManifestFile>,
     /// Present for [`Kind::Generator`].
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generator: Option<GeneratorSpec>,
     /// Present for [`Kind::TextClassifier`].
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text_classifier: Option<TextClassifierSpec>,
     /// Present for [`Kind::ImageClassifier`].
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_classifier: Option<ImageClassifierSpec>,
     /// Present for [`Kind::TextReader`].
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text_reader: Option<TextReaderSpec>,
 }
 
 /// What a bundle is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// Causal language model with a KV cache.
     Generator,
-    /// Five harm heads and an expressibility head over a text encoder.
+    /// Five harm heads and an expressibility head over a text encoder, or labels that stand for the categories.
     TextClassifier,
     /// Picture classifier.
     ImageClassifier,
@@ -66,7 +69,7 @@ impl Kind {
 }
 
 /// One file of a bundle.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ManifestFile {
     /// File name, relative to the manifest, without any folder.
@@ -78,7 +81,7 @@ pub struct ManifestFile {
 }
 
 /// How to drive a generator graph.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct GeneratorSpec {
     /// Transformer layers, each with one key and one value cache.
@@ -98,7 +101,7 @@ pub struct GeneratorSpec {
 }
 
 /// The prompts around a user's text.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tasks {
     /// Prompt of the positive expression.
@@ -110,7 +113,7 @@ pub struct Tasks {
 }
 
 /// What stands before and after the user's text. Control tokens are recognised here, and only here.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TaskPrompt {
     /// Everything before the text; computed once and cached.
@@ -120,7 +123,7 @@ pub struct TaskPrompt {
 }
 
 /// How to feed a text classifier and read its heads.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TextClassifierSpec {
     /// Tokens a window, `cls` and `sep` included.
@@ -137,13 +140,48 @@ pub struct TextClassifierSpec {
     pub categories: [String; 5],
     /// Per category, how a logit becomes a probability.
     pub calibration: [Calibration; 5],
-    /// The expressibility head.
-    pub expressibility: ExpressibilitySpec,
+    /// The expressibility head; absent where the model has labels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expressibility: Option<ExpressibilitySpec>,
+    /// Present for a model that was trained elsewhere: its one head.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<LabelsSpec>,
+}
+
+/// The head of a sequence classifier as Hugging Face's libraries export it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct LabelsSpec {
+    /// How its logits become probabilities.
+    pub activation: Activation,
+    /// Its labels, in the order of the `logits` output.
+    pub order: Vec<LabelSpec>,
+}
+
+/// Whether labels exclude one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activation {
+    /// They do not: each logit stands alone.
+    Sigmoid,
+    /// They do: the probabilities sum to 1.
+    Softmax,
+}
+
+/// One label and the category that it stands for, if any.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct LabelSpec {
+    /// The model's own name of it.
+    pub name: String,
+    /// Several labels may stand for one category; a category without a label scores 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub category: Option<Category>,
 }
 
 /// Probability = sigmoid(slope · (logit − point)), with a slope on either side: 0.5 is the operating point, and the
 /// temperatures below and above it make the scores probabilities.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
     /// Logit of the operating point.
@@ -154,8 +192,8 @@ pub struct Calibration {
     pub above: f32,
 }
 
-/// The second head of the text classifier.
-#[derive(Clone, Debug, Deserialize)]
+/// The second head of our own text classifiers.
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExpressibilitySpec {
     /// Order of the output; must be the order of `domain::Expressibility`.
@@ -165,7 +203,7 @@ pub struct ExpressibilitySpec {
 }
 
 /// How to feed an image classifier and read its classes.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImageClassifierSpec {
     /// Side of the square input in pixels.
@@ -174,10 +212,13 @@ pub struct ImageClassifierSpec {
     pub classes: [String; 5],
     /// How the sexual score follows from the classes.
     pub sexual: SexualSpec,
+    /// Order of the `scores_extra` output, calibrated probabilities of further categories; a graph without it has none.
+    #[serde(default)]
+    pub heads: Vec<Category>,
 }
 
 /// sexual = sigmoid(scale · logit(Σ weight · p(class)) + bias).
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct SexualSpec {
     /// Weight of each class that counts.
@@ -189,7 +230,7 @@ pub struct SexualSpec {
 }
 
 /// How to feed the three graphs of a text reader. All take `pixels`, uint8 RGB `[batch, height, width, 3]`.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TextReaderSpec {
     /// Where text is.
@@ -201,7 +242,7 @@ pub struct TextReaderSpec {
 }
 
 /// The detector's input, and what counts as text in its map.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct DetectorSpec {
     /// Both sides of the input are multiples of this.
@@ -221,7 +262,7 @@ pub struct DetectorSpec {
 }
 
 /// The orientation's input: lines longer than it are squeezed.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct OrientationSpec {
     /// Rows.
@@ -231,7 +272,7 @@ pub struct OrientationSpec {
 }
 
 /// The recogniser's input, and when its answer counts.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecogniserSpec {
     /// Rows.

@@ -5,11 +5,19 @@
 
 pub mod bundle;
 pub mod manifest;
+pub mod release;
+pub mod sequence;
 
-use std::{collections::BTreeMap, fmt, path::Path, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-pub use bundle::{Bundle, BundleError};
+pub use bundle::{Bundle, BundleError, Unverified};
 pub use manifest::Kind;
+pub use release::{Release, ReleaseError};
 
 use crate::domain::ModelId;
 
@@ -57,6 +65,30 @@ impl fmt::Display for ComponentName {
     }
 }
 
+/// Where the files of a component belong.
+pub fn folder(models: &Path, id: ModelId, component: ComponentName) -> PathBuf {
+    models.join(id.as_str()).join("build").join(component.as_str())
+}
+
+/// What is installed as a component of an identifier, its files not looked at yet; none where its folder is absent.
+///
+/// # Errors
+/// [`BundleError`] for a manifest that is missing, malformed, or of another component.
+pub fn installed(models: &Path, id: ModelId, component: ComponentName) -> Result<Option<Unverified>, BundleError> {
+    let dir = folder(models, id, component);
+    if !dir.is_dir() {
+        return Ok(None);
+    }
+    let found = Unverified::read(&dir)?;
+    if found.manifest().kind != component.kind() {
+        return Err(BundleError::Malformed {
+            path: dir.join(bundle::MANIFEST),
+            reason: format!("it describes no {component} model"),
+        });
+    }
+    Ok(Some(found))
+}
+
 /// Every installed, verified bundle.
 #[derive(Debug, Default)]
 pub struct Registry {
@@ -72,18 +104,9 @@ impl Registry {
         let mut registry = Self::default();
         for &id in identifiers {
             for component in ComponentName::ALL {
-                let dir = models.join(id.as_str()).join("build").join(component.as_str());
-                if !dir.is_dir() {
-                    continue;
+                if let Some(found) = installed(models, id, component)? {
+                    registry.insert(id, component, found.verified()?);
                 }
-                let bundle = Bundle::open(&dir)?;
-                if bundle.manifest().kind != component.kind() {
-                    return Err(BundleError::Malformed {
-                        path: dir.join("manifest.json"),
-                        reason: format!("it describes no {component} model"),
-                    });
-                }
-                registry.insert(id, component, bundle);
             }
         }
         Ok(registry)

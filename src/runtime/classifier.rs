@@ -2,7 +2,11 @@
 
 use ort::{session::Session, value::Tensor};
 
-use super::{Forward, Runtime, RuntimeError, finite, sigmoid};
+use super::{
+    Forward, Runtime, RuntimeError, finite,
+    labels::{LabelHead, Padded},
+    sigmoid,
+};
 use crate::registry::{Bundle, manifest::TextClassifierSpec};
 
 /// One window of a text: token ids with the opening and closing token.
@@ -23,7 +27,8 @@ pub struct TextTokens {
 pub struct TextOutput {
     /// Calibrated probabilities in the order of `Category::ALL`.
     pub harm: [f32; 5],
-    /// Probabilities in the order of `Expressibility::ALL`, summing to 1.
+    /// Probabilities in the order of `Expressibility::ALL`, summing to 1; surely a statement where the model has labels
+    /// and no head for it.
     pub expressibility: [f32; 5],
     /// Probability that the text is said in a positive light, where the model has a head for it.
     pub positive: Option<f32>,
@@ -31,9 +36,11 @@ pub struct TextOutput {
 
 /// A session of the classifier graph: `input_ids` int64 `[batch, tokens]`, `lengths` int32 `[batch]` →
 /// `harm` and `expressibility` float32 logits `[batch, 5]`, and `sentiment` `[batch, 1]` where the model has that head.
+/// A model with labels has the graph of [`super::labels`] instead.
 pub struct TextClassifier {
     session: Session,
     spec: TextClassifierSpec,
+    labels: Option<LabelHead>,
 }
 
 impl TextClassifier {
@@ -47,45 +54,32 @@ impl TextClassifier {
             .text_classifier
             .clone()
             .ok_or_else(|| RuntimeError::Load("the bundle is no text classifier".into()))?;
-        Ok(Self { session: runtime.open(&bundle.graph())?, spec })
+        let session = runtime.open(&bundle.graph())?;
+        let labels = spec.labels.as_ref().map(|labels| LabelHead::new(labels, &session)).transpose()?;
+        Ok(Self { session, spec, labels })
     }
 
-    fn read(&self, harm: &[f32], expressibility: &[f32], sentiment: Option<f32>) -> Option<TextOutput> {
-        let harm: [f32; 5] = harm.try_into().ok()?;
+    fn calibrated(&self, harm: [f32; 5]) -> [f32; 5] {
         let mut calibrated = [0.0; 5];
         for ((out, logit), place) in calibrated.iter_mut().zip(harm).zip(&self.spec.calibration) {
             let off = logit - place.point;
             *out = sigmoid(off * if off < 0.0 { place.below } else { place.above });
         }
+        calibrated
+    }
+
+    fn read(&self, harm: &[f32], expressibility: &[f32], sentiment: Option<f32>) -> Option<TextOutput> {
         Some(TextOutput {
-            harm: calibrated,
+            harm: self.calibrated(harm.try_into().ok()?),
             expressibility: softmax(expressibility.try_into().ok()?),
             positive: sentiment.map(sigmoid),
         })
     }
-}
 
-impl Forward for TextClassifier {
-    type Input = Window;
-    type Output = TextOutput;
-
-    const TAKES_TOKENS: bool = true;
-
-    fn cost(input: &Window) -> usize {
-        input.0.len()
-    }
-
-    fn run(&mut self, batch: &[Window]) -> Result<Vec<TextOutput>, RuntimeError> {
-        let rows = batch.len();
-        let tokens = batch.iter().map(Self::cost).max().unwrap_or(0);
-        let pad = i64::from(self.spec.pad_id);
-        let mut ids = Vec::with_capacity(rows * tokens);
-        let mut lengths = Vec::with_capacity(rows);
-        for Window(window) in batch {
-            ids.extend(window.iter().map(|&id| i64::from(id)));
-            ids.resize(ids.len() + tokens - window.len(), pad);
-            lengths.push(i32::try_from(window.len()).unwrap_or(i32::MAX));
-        }
+    /// The heads of our own classifiers.
+    fn heads(&mut self, windows: Padded) -> Result<Vec<TextOutput>, RuntimeError> {
+        let Padded { rows, tokens, ids, lengths } = windows;
+        let lengths: Vec<i32> = lengths.into_iter().map(|length| i32::try_from(length).unwrap_or(i32::MAX)).collect();
         let outputs = self.session.run(ort::inputs![
             "input_ids" => Tensor::from_array(([rows, tokens], ids))?,
             "lengths" => Tensor::from_array(([rows], lengths))?,
@@ -110,6 +104,35 @@ impl Forward for TextClassifier {
             Some(answers) if answers.len() == rows => Ok(answers),
             _ => Err(RuntimeError::Shape(format!("{} logits for {rows} windows", harm.len()))),
         }
+    }
+}
+
+impl Forward for TextClassifier {
+    type Input = Window;
+    type Output = TextOutput;
+
+    const TAKES_TOKENS: bool = true;
+
+    fn cost(input: &Window) -> usize {
+        input.0.len()
+    }
+
+    fn run(&mut self, batch: &[Window]) -> Result<Vec<TextOutput>, RuntimeError> {
+        let tokens = batch.iter().map(Self::cost).max().unwrap_or(0);
+        let pad = i64::from(self.spec.pad_id);
+        let mut ids = Vec::with_capacity(batch.len() * tokens);
+        for Window(window) in batch {
+            ids.extend(window.iter().map(|&id| i64::from(id)));
+            ids.resize(ids.len() + tokens - window.len(), pad);
+        }
+        let windows = Padded { rows: batch.len(), tokens, ids, lengths: batch.iter().map(Self::cost).collect() };
+        let Some(head) = &self.labels else { return self.heads(windows) };
+        let harm = head.run(&mut self.session, windows)?;
+        let statement = [1.0, 0.0, 0.0, 0.0, 0.0];
+        Ok(harm
+            .into_iter()
+            .map(|harm| TextOutput { harm: self.calibrated(harm), expressibility: statement, positive: None })
+            .collect())
     }
 }
 

@@ -6,6 +6,7 @@
 pub mod classifier;
 pub mod decoder;
 mod kv;
+mod labels;
 mod normalise;
 pub mod ocr;
 pub mod session;
@@ -16,7 +17,7 @@ pub use classifier::{TextClassifier, TextOutput, TextTokens, Window};
 pub use decoder::Decoder;
 pub use ocr::{LineOrientation, LinePixels, LineRecogniser, PagePixels, Reading, TextDetector, TextMap};
 pub use session::Runtime;
-pub use tokenizer::{PromptTokenizer, WindowTokenizer};
+pub use tokenizer::{PromptTokenizer, WindowTokenizer, ends};
 pub use vision::{ImageClassifier, Pixels};
 
 /// One pass over a batch: classifiers.

@@ -115,6 +115,21 @@ impl PromptTokenizer {
     }
 }
 
+/// The tokens that the tokenizer at `path` puts before and after a text, as a model of elsewhere was trained with them.
+///
+/// # Errors
+/// [`RuntimeError::Load`] when it cannot be read, or puts more or fewer than one at either end.
+pub fn ends(path: &Path) -> Result<[u32; 2], RuntimeError> {
+    let around = read(path, true)?.encode_fast("", true).map_err(|error| inference(&error))?;
+    around.get_ids().try_into().map_err(|_| {
+        RuntimeError::Load(format!(
+            "{} puts {} tokens around a text; a text classifier has one before it and one after it",
+            path.display(),
+            around.get_ids().len()
+        ))
+    })
+}
+
 fn ids(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, RuntimeError> {
     let encoding = tokenizer.encode_fast(text, false).map_err(|error| inference(&error))?;
     Ok(encoding.get_ids().to_vec())

@@ -16,7 +16,7 @@ use super::{
     reading::{PageText, Picture},
 };
 use crate::{
-    domain::{ImageBytes, Judged, Scores, reading},
+    domain::{ImageBytes, Judged, Scores, Seen, reading},
     engine::Batcher,
     imaging::{self, Limits},
     runtime::Pixels,
@@ -26,14 +26,14 @@ use crate::{
 /// An image classifier behind its batcher.
 pub struct ImageGuardian {
     size: u32,
-    batcher: Batcher<Pixels, f32>,
+    batcher: Batcher<Pixels, Seen>,
     digest: String,
     metrics: Arc<Metrics>,
 }
 
 impl ImageGuardian {
     /// `size` is the side of the model's square input; `digest` identifies its bundle.
-    pub fn new(size: u32, batcher: Batcher<Pixels, f32>, digest: String, metrics: Arc<Metrics>) -> Self {
+    pub fn new(size: u32, batcher: Batcher<Pixels, Seen>, digest: String, metrics: Arc<Metrics>) -> Self {
         Self { size, batcher, digest, metrics }
     }
 
@@ -52,10 +52,10 @@ impl ImageGuardian {
         self.see(vec![grey], Instant::now() + time).await.map(drop)
     }
 
-    /// The sexual score of the frame that has the highest.
-    async fn see(&self, frames: Vec<Pixels>, deadline: Instant) -> Result<f32, ServiceError> {
-        let scores = self.batcher.submit(frames, deadline).await?;
-        Ok(scores.into_iter().fold(0.0, f32::max))
+    /// Category by category, the score of the frame that has the highest.
+    async fn see(&self, frames: Vec<Pixels>, deadline: Instant) -> Result<Seen, ServiceError> {
+        let seen = self.batcher.submit(frames, deadline).await?;
+        seen.into_iter().reduce(Seen::max).ok_or(ServiceError::Internal)
     }
 }
 
@@ -71,9 +71,8 @@ pub(super) async fn judge(
     let (pixels, picture) = prepare(guardian, image, permit, reader.is_some()).await?;
     match (reader, picture) {
         (Some((reader, text)), Some(picture)) => {
-            let (sexual, read) =
-                tokio::try_join!(guardian.see(pixels, deadline), read(reader, text, picture, deadline))?;
-            Ok(Judged::picture(sexual).with_text(read))
+            let (seen, read) = tokio::try_join!(guardian.see(pixels, deadline), read(reader, text, picture, deadline))?;
+            Ok(Judged::picture(seen).with_text(read))
         }
         _ => Ok(Judged::picture(guardian.see(pixels, deadline).await?)),
     }

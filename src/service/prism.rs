@@ -20,10 +20,22 @@ const CANDIDATES_OF_LONG_TEXT: u64 = 2;
 /// Characters.
 const LONG_TEXT: usize = 160;
 
+/// The score from which an answer is not given out. An answer to a text that is itself flagged is held to a stricter
+/// one: it may carry a part of the harm on in milder words.
+const STRICT: f64 = 0.2;
+
+pub(super) fn bound(input: Judgement) -> Threshold {
+    if Threshold::default().judge(input.scores).flagged() {
+        Threshold::new(STRICT).unwrap_or_default()
+    } else {
+        Threshold::default()
+    }
+}
+
 /// What the checks say of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Quality {
-    /// Neither empty nor flagged by our own moderation; what is not fit is never given out.
+    /// Neither empty nor flagged by our own moderation at the bound; what is not fit is never given out.
     fit: bool,
     /// It says the input over again.
     repeats: bool,
@@ -85,7 +97,7 @@ pub(super) async fn express(
         return Ok(Prism::Inexpressible);
     }
     let tasks = [Task::Express(Polarity::Positive), Task::Express(Polarity::Negative)];
-    let answers = match checked(writer, guardian, metrics, &text, &tasks, deadline).await {
+    let answers = match checked(writer, guardian, metrics, &text, &tasks, bound(judgement), deadline).await {
         Err(ServiceError::GenerationRejected) if Threshold::default().judge(judgement.scores).flagged() => {
             return Ok(fixed::sober(language).prism());
         }
@@ -107,10 +119,11 @@ pub(super) async fn checked(
     metrics: &Arc<Metrics>,
     text: &ValidText,
     tasks: &[Task],
+    bound: Threshold,
     deadline: Instant,
 ) -> Result<Vec<String>, ServiceError> {
     let first: Vec<(Task, Attempt)> = tasks.iter().map(|&task| (task, 0)).collect();
-    let mut best = assessed(writer, guardian, text, &first, deadline).await?;
+    let mut best = assessed(writer, guardian, text, &first, bound, deadline).await?;
     let turned = turned(&best);
     let again: Vec<(usize, &'static str)> =
         best.iter().enumerate().filter_map(|(place, (quality, _))| Some((place, quality.failure(turned)?))).collect();
@@ -126,7 +139,7 @@ pub(super) async fn checked(
             metrics.regenerated.with_label_values(&[*reason]).inc();
         }
         let attempts: Vec<_> = retries.iter().map(|&(_, attempt)| attempt).collect();
-        let candidates = assessed(writer, guardian, text, &attempts, deadline).await?;
+        let candidates = assessed(writer, guardian, text, &attempts, bound, deadline).await?;
         for ((place, _), candidate) in retries.into_iter().zip(candidates) {
             if let Some(current) = best.get_mut(place)
                 && candidate.0.score() > current.0.score()
@@ -145,6 +158,7 @@ async fn assessed(
     guardian: &TextGuardian,
     text: &ValidText,
     attempts: &[(Task, Attempt)],
+    bound: Threshold,
     deadline: Instant,
 ) -> Result<Vec<(Quality, String)>, ServiceError> {
     let answers = writer.write(text, attempts, deadline).await?;
@@ -153,22 +167,21 @@ async fn assessed(
         .iter()
         .zip(answers)
         .zip(judgements)
-        .map(|((&(task, _), answer), judgement)| (assess(text.as_str(), task, &answer, judgement), answer))
+        .map(|((&(task, _), answer), judgement)| (assess(text.as_str(), task, &answer, judgement, bound), answer))
         .collect())
 }
 
-fn assess(text: &str, task: Task, answer: &str, judgement: Judgement) -> Quality {
+fn assess(text: &str, task: Task, answer: &str, judgement: Judgement, bound: Threshold) -> Quality {
     let said = answer.chars().any(char::is_alphanumeric);
     let positive = judgement.positive.map(f64::from);
+    let kept = || likeness::facts_kept(text, answer, language::of(text));
     let (light, facts) = match task {
-        Task::Express(Polarity::Positive) => (positive, likeness::facts_kept(text, answer)),
-        Task::Express(Polarity::Negative) => {
-            (positive.map(|positive| 1.0 - positive), likeness::facts_kept(text, answer))
-        }
+        Task::Express(Polarity::Positive) => (positive, kept()),
+        Task::Express(Polarity::Negative) => (positive.map(|positive| 1.0 - positive), kept()),
         Task::Reply => (None, 1.0),
     };
     Quality {
-        fit: said && !Threshold::default().judge(judgement.scores).flagged(),
+        fit: said && !bound.judge(judgement.scores).flagged(),
         repeats: likeness::repeats(text, answer),
         foreign: language::differs(text, answer),
         facts,

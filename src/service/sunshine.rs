@@ -2,7 +2,11 @@
 
 use std::{sync::Arc, time::Instant};
 
-use super::{ServiceError, TextGuardian, Writer, language, prism::checked, writer::Task};
+use super::{
+    ServiceError, TextGuardian, Writer, language,
+    prism::{bound, checked},
+    writer::Task,
+};
 use crate::{
     domain::{Threshold, ValidText, fixed},
     telemetry::Metrics,
@@ -20,7 +24,7 @@ pub(super) async fn reply(
     if let Some(fixed) = fixed::due(judgement.scores, language) {
         return Ok(fixed.reply.into());
     }
-    match checked(writer, guardian, metrics, &text, &[Task::Reply], deadline).await {
+    match checked(writer, guardian, metrics, &text, &[Task::Reply], bound(judgement), deadline).await {
         Err(ServiceError::GenerationRejected) if Threshold::default().judge(judgement.scores).flagged() => {
             Ok(fixed::sober(language).reply.into())
         }

@@ -201,7 +201,8 @@ fn sentence_ends(text: &str) -> impl Iterator<Item = usize> + '_ {
                 end = next + follower.len_utf8();
                 characters.next();
             }
-            if wide || characters.peek().is_none_or(|&(_, next)| next.is_whitespace()) {
+            let ends = wide || characters.peek().is_none_or(|&(_, next)| next.is_whitespace());
+            if ends && !is_in_date(text, at, end) {
                 return Some(end);
             }
         }
@@ -209,10 +210,34 @@ fn sentence_ends(text: &str) -> impl Iterator<Item = usize> + '_ {
     })
 }
 
+/// Whether the sign between these offsets is the full stop of a German date: "am 4. Juni".
+fn is_in_date(text: &str, at: usize, end: usize) -> bool {
+    const MONTHS: [&str; 12] = [
+        "Januar",
+        "Februar",
+        "März",
+        "April",
+        "Mai",
+        "Juni",
+        "Juli",
+        "August",
+        "September",
+        "Oktober",
+        "November",
+        "Dezember",
+    ];
+    let (Some(before), Some(after)) = (text.get(..at), text.get(end..)) else { return false };
+    let after = after.trim_start();
+    before.ends_with(|c: char| c.is_ascii_digit()) && MONTHS.iter().any(|month| after.starts_with(month))
+}
+
 /// The first `count` sentences. A small model that does not stop repeats itself from there on.
 fn sentences(text: &str, count: usize) -> &str {
-    // "Dr. Lee" and "No. 5" end no sentence: a first sentence of a dozen characters is joined to the next.
-    let long_enough = |end: &usize| text.get(..*end).is_some_and(|head| head.chars().count() > 12);
+    // "Dr. Lee" and "No. 5" end no sentence: a first sentence of a dozen characters is joined to the next, but for
+    // scripts that say much in a dozen characters and whose full stop has no other use.
+    let long_enough = |end: &usize| {
+        text.get(..*end).is_some_and(|head| head.chars().count() > 12 || head.ends_with(['。', '！', '？', '」']))
+    };
     let end = sentence_ends(text).filter(long_enough).nth(count - 1);
     end.and_then(|end| text.get(..end)).unwrap_or(text)
 }
@@ -257,6 +282,8 @@ mod tests {
             first_sentence("よく頑張りましたね、本当にすごいです。次も楽しみです。"),
             "よく頑張りましたね、本当にすごいです。"
         );
+        assert_eq!(first_sentence("お疲れさま。ゆっくり休んでください。"), "お疲れさま。");
+        assert_eq!(first_sentence("Am 4. Juni wird alles gut. Ja."), "Am 4. Juni wird alles gut.");
         assert_eq!(first_sentence("no end in sight"), "no end in sight");
         assert_eq!(whole_sentences("All is well. But then he"), "All is well.");
         assert_eq!(whole_sentences("Never finished"), "Never finished");

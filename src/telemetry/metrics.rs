@@ -20,6 +20,8 @@ pub struct Metrics {
     pub in_flight: IntGauge,
     /// Requests refused before any work, by reason (`overloaded`, `rate_limit_exceeded`, `invalid_api_key`, …).
     pub rejected: IntCounterVec,
+    /// Requests whose usage limit was judged by this replica's share, because Redis gave no decision, by reason.
+    pub limit_fallbacks: IntCounterVec,
     /// Found categories by operation and category.
     pub flagged: IntCounterVec,
     /// Generated answers that were thrown away and made again, by reason.
@@ -75,8 +77,8 @@ pub struct ModelMetrics {
 }
 
 /// What may panic outside of the models' workers: an async thread, a large body being parsed, a long text being
-/// tokenised, a picture being decoded or read, the key file being read.
-pub const TASKS: [&str; 5] = ["request", "body", "text", "picture", "keys"];
+/// tokenised, a picture being decoded or read, the key file or the files of TLS being read.
+pub const TASKS: [&str; 6] = ["request", "body", "text", "picture", "keys", "tls"];
 /// How a batch of spans may fare.
 pub const OUTCOMES: [&str; 2] = ["sent", "failed"];
 
@@ -105,6 +107,11 @@ impl Metrics {
             )?,
             in_flight: make.gauge("requests_in_flight", "Requests being answered.")?,
             rejected: make.counters("rejected_total", "Requests refused before any work.", &["reason"])?,
+            limit_fallbacks: make.counters(
+                "limit_fallbacks_total",
+                "Requests whose usage limit was judged without Redis.",
+                &["reason"],
+            )?,
             flagged: make.counters("flagged_total", "Categories found.", &["operation", "category"])?,
             regenerated: make.counters("regenerated_total", "Generated answers made again.", &["reason"])?,
             task_panics: make.counters("task_panics_total", "Panics outside of the models' workers.", &["task"])?,

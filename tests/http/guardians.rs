@@ -270,6 +270,18 @@ async fn without_a_reader_a_picture_is_only_seen() {
 }
 
 #[tokio::test]
+async fn what_heads_see_counts_with_what_is_read() {
+    let server = Server::with(Setup { heads: true, ..Setup::default() });
+    let seen = scores(&server, &png([153, 102, 102])).await;
+    assert_eq!(seen, json!({"sexual": 0.4667, "hate": 0.4, "self_harm": 0.0, "violence": 0.6, "defamation": 0.0}));
+    // Read are hate 0.9 and violence 0; red is seen in the line.
+    let line = scores(&server, &line(RED, RED)).await;
+    assert_eq!(line["hate"], 0.9);
+    assert!(line["violence"].as_f64().unwrap() > 0.0, "{line}");
+    assert_eq!(scores(&Server::new(), &png([153, 102, 102])).await["violence"], 0.0);
+}
+
+#[tokio::test]
 async fn a_failing_reader_is_a_500_never_a_low_score() {
     let server = Server::new();
     look(&server, encoded(&line(CYAN, CYAN))).await.assert_error(500, "internal_error");

@@ -15,7 +15,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use crate::support::{GUARD_TEXT, KEY, MODERATIONS, PRISMS, Server, Setup, post, post_as, sound};
 
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Lines(Arc<Mutex<Vec<u8>>>);
 
 impl io::Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -38,7 +38,7 @@ impl MakeWriter<'_> for Lines {
 
 impl Lines {
     /// Collects what this thread logs at every level, as the server would write it.
-    fn collect(level: &str) -> (Self, tracing::subscriber::DefaultGuard) {
+    pub(crate) fn collect(level: &str) -> (Self, tracing::subscriber::DefaultGuard) {
         // Whether a place in the code logs at all is remembered for all threads: one that is first reached while no
         // subscriber of any thread listens would stay silent in this one.
         static LISTENING: Once = Once::new();
@@ -52,7 +52,7 @@ impl Lines {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 
-    fn entries(&self) -> Vec<Value> {
+    pub(crate) fn entries(&self) -> Vec<Value> {
         self.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 }

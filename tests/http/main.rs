@@ -19,4 +19,5 @@ mod properties;
 mod serving;
 mod sunshines;
 mod support;
+mod tls;
 mod traces;

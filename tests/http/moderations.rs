@@ -115,6 +115,18 @@ async fn what_was_not_looked_for_in_a_picture_names_no_picture() {
 }
 
 #[tokio::test]
+async fn what_heads_look_for_in_a_picture_names_it() {
+    let server = Server::with(Setup { reads: false, heads: true, ..Setup::default() });
+    let results = results(&server, vec![image(&png(BLACK))]).await;
+    assert_eq!(
+        results[0]["category_applied_input_types"],
+        json!({
+            "sexual": ["image"], "hate": ["image"], "self-harm": [], "violence": ["image"], "defamation": [],
+        })
+    );
+}
+
+#[tokio::test]
 async fn a_text_is_judged_as_text_moderation_judges_it() {
     let server = Server::new();
     let words = "sexual=0.31 hate=0.1 self_harm=0.29 violence=0.3 defamation=1";

@@ -69,7 +69,7 @@ async fn an_expression_in_the_wrong_light_or_without_its_facts_is_made_again() {
 async fn harmful_input_is_answered_soberly() {
     let server = Server::new();
     // Surely harmful: nothing is generated. Likely harmful: nothing good could be made of it.
-    for text in ["hate=0.8 scribe:panic", "violence=0.6 scribe:harm"] {
+    for text in ["hate=0.8 scribe:panic", "violence=0.6 scribe:harm", "hate=0.5 scribe:mild"] {
         let body = json!({"text": text});
         let answer = server.post(PRISMS, &body).await;
         answer.assert_ok();
@@ -81,6 +81,29 @@ async fn harmful_input_is_answered_soberly() {
     }
     let answer = server.post(PRISMS, &json!({"text": "hate=0.6 It rains."})).await;
     assert_eq!(answer.json()["positive"], "The bright side of 18 characters.");
+    // What is too harsh an answer to a flagged text may be said of another.
+    let answer = server.post(PRISMS, &json!({"text": "hate=0.4 scribe:mild"})).await;
+    assert_eq!(answer.json()["positive"], "hate=0.3");
+}
+
+#[tokio::test]
+async fn fixed_answers_are_in_the_language_of_the_text() {
+    let server = Server::new();
+    let body = json!({"text": "Ich hasse euch alle so sehr, ihr seid an allem schuld. hate=0.9"});
+    let answer = server.post(PRISMS, &body).await;
+    answer.assert_ok();
+    assert!(answer.json()["positive"].as_str().unwrap().contains("mit Respekt"));
+    let answer = server.post(SUNSHINES, &json!({"text": "もう何もかも終わりにしたい self_harm=0.9"})).await;
+    answer.assert_ok();
+    assert!(answer.json()["text"].as_str().unwrap().contains("信頼できる人"));
+}
+
+#[tokio::test]
+async fn an_answer_in_another_language_is_made_again() {
+    let server = Server::new();
+    let answer = server.post(PRISMS, &json!({"text": "Gestern war ich lange mit Anna am See."})).await;
+    answer.assert_ok();
+    assert_eq!(server.metrics.regenerated.with_label_values(&["language"]).get(), 2);
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::{
 
 use dichroic::http::{ServeOptions, serve};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     task::JoinHandle,
     time::{sleep, timeout},
@@ -15,13 +15,13 @@ use tokio::{
 
 use crate::support::{GUARD_IMAGE, GUARD_TEXT, KEY, Server, doubles::SLOW};
 
-struct Running {
-    server: Server,
-    address: SocketAddr,
+pub(crate) struct Running {
+    pub(crate) server: Server,
+    pub(crate) address: SocketAddr,
     task: JoinHandle<std::io::Result<()>>,
 }
 
-async fn run(options: ServeOptions) -> Running {
+pub(crate) async fn run(options: ServeOptions) -> Running {
     let server = Server::new();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -37,12 +37,12 @@ fn request(path: &str, body: &str) -> String {
     )
 }
 
-fn text_request(text: &str) -> String {
+pub(crate) fn text_request(text: &str) -> String {
     request(GUARD_TEXT, &format!("{{\"text\":\"{text}\"}}"))
 }
 
 /// Head and body of one answer.
-async fn answer(stream: &mut TcpStream) -> String {
+pub(crate) async fn answer(stream: &mut (impl AsyncRead + Unpin)) -> String {
     let mut bytes = Vec::new();
     loop {
         let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -56,16 +56,16 @@ async fn answer(stream: &mut TcpStream) -> String {
     }
 }
 
-async fn is_closed(stream: &mut TcpStream) -> bool {
+pub(crate) async fn is_closed(stream: &mut TcpStream) -> bool {
     matches!(stream.read(&mut [0; 1]).await, Ok(0) | Err(_))
 }
 
 impl Running {
-    async fn connect(&self) -> TcpStream {
+    pub(crate) async fn connect(&self) -> TcpStream {
         TcpStream::connect(self.address).await.unwrap()
     }
 
-    async fn stopped(self) {
+    pub(crate) async fn stopped(self) {
         timeout(Duration::from_secs(5), self.task).await.unwrap().unwrap().unwrap();
     }
 }

@@ -65,17 +65,22 @@ impl<C: Clock + Clone> MemoryLimiter<C> {
 
     /// Counts one request. Synchronous, for callers that need no shared limiter.
     pub fn decide(&self, caller: &Caller) -> LimitDecision {
+        self.count(caller.key_id(), caller.limit())
+    }
+
+    /// Counts one request of a key against a limit that may be another than the caller's own.
+    pub(super) fn count(&self, key_id: &str, limit: UsageLimit) -> LimitDecision {
         // A burst of 0 would refuse everything; the nearest limit that means something is 1.
-        let limit = UsageLimit { burst: caller.limit().burst.max(1), ..caller.limit() };
+        let limit = UsageLimit { burst: limit.burst.max(1), ..limit };
         let Some(per_minute) = NonZeroU32::new(limit.per_minute) else { return LimitDecision::Unlimited };
         let now = self.clock.now();
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        if buckets.get(caller.key_id()).is_none_or(|bucket| bucket.limit != limit) {
+        if buckets.get(key_id).is_none_or(|bucket| bucket.limit != limit) {
             // A key whose limit changed starts with a full bucket of the new size.
             self.make_room(&mut buckets, now);
-            buckets.insert(caller.key_id().into(), self.bucket(limit, per_minute, now));
+            buckets.insert(key_id.into(), self.bucket(limit, per_minute, now));
         }
-        match buckets.get_mut(caller.key_id()) {
+        match buckets.get_mut(key_id) {
             Some(bucket) => bucket.decide(now),
             // Unreachable: inserted above, under the same lock.
             None => LimitDecision::Unlimited,

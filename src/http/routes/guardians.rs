@@ -4,7 +4,7 @@ use axum::{extract::State, response::Json};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{PICTURE, model_schema};
+use super::{PICTURE, model_schema, text_schema};
 use crate::{
     domain::{Category, ImageBytes, ModelId, Threshold, ValidText, Verdict},
     http::{
@@ -19,8 +19,7 @@ use crate::{
 /// A text to moderate.
 #[derive(ToSchema)]
 pub(in crate::http) struct TextModerationRequest {
-    /// 1 to 500 characters, counted as Unicode scalar values. Not only white space.
-    #[schema(value_type = String, min_length = 1, max_length = 500, pattern = r"\S")]
+    #[schema(schema_with = text_schema)]
     text: ValidText,
     /// The score from which a category counts as found. Null is the same as leaving it out.
     #[schema(value_type = Option<f64>, minimum = 0.1, maximum = 1, default = 0.5, required = false)]

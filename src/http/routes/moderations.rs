@@ -11,7 +11,7 @@ use utoipa::{
 };
 use uuid::Uuid;
 
-use super::{PICTURE, model_schema_with};
+use super::{PICTURE, model_names_with, optional_model, string_schema};
 use crate::{
     domain::{
         Category, Finding, Modality, ModelId, ModerationInput, Threshold,
@@ -56,17 +56,19 @@ impl Payload for ModerationRequest {
     }
 }
 
-fn model_schema() -> Object {
+fn model_schema() -> Schema {
     let description = "The model to use. Null is the same as leaving it out; so is each of OpenAI's names.";
-    model_schema_with(description, &OPENAI_MODELS)
+    optional_model("ModerationModelId", description)
+}
+
+/// The schema `ModerationModelId`.
+pub(in crate::http) fn model_names() -> Object {
+    model_names_with("An identifier of models, or one of OpenAI's names, which stand for the default.", &OPENAI_MODELS)
 }
 
 /// The three forms of `input`.
 fn input_schema() -> Schema {
-    let text = || {
-        let text = ObjectBuilder::new().schema_type(Type::String).pattern(Some(r"\S"));
-        text.min_length(Some(1)).max_length(Some(MAX_CHARACTERS))
-    };
+    let text = || string_schema(MAX_CHARACTERS);
     let array = || ArrayBuilder::new().min_items(Some(1)).max_items(Some(MAX_ITEMS));
     let url = ObjectBuilder::new().schema_type(Type::String).description(Some(
         "A `data:` URL with a JPEG, PNG, WebP, GIF, BMP or TIFF picture of at most 10 MiB in Base64. Nothing is fetched.",

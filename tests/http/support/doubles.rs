@@ -1,17 +1,21 @@
 //! Models that do what the text tells them to.
 //!
 //! The classifier reads scores such as `hate=0.5` from the text and obeys `reader:slow`, `reader:fail` and
-//! `reader:panic`. The generator obeys `scribe:empty`, `scribe:harm`, `scribe:torn` (harm by a hair, else a good answer),
-//! `scribe:dull` (the dark side of everything by a hair), `scribe:vague` (forgets the number 4711 by a hair),
-//! `scribe:echo`, `scribe:long` and `scribe:panic`. The image classifier's score is the mean brightness.
+//! `reader:panic`. The generator obeys `scribe:empty`, `scribe:harm`, `scribe:mild` (harsh, but below the operating
+//! point), `scribe:torn` (harm by a hair, else a good answer), `scribe:dull` (the dark side of everything by a hair),
+//! `scribe:vague` (forgets the number 4711 by a hair), `scribe:echo`, `scribe:long` and `scribe:panic`. The image
+//! classifier's sexual score is the mean brightness; with heads, its violence is the mean red and its hate the mean blue.
 //!
 //! The text reader takes bright colours for text, a line with yellow in it for one that is upside down, and the first
 //! colour of a line for what it says: see [`said`]. Magenta says nothing.
 
 use std::{thread::sleep, time::Duration};
 
-use dichroic::runtime::{
-    Decode, Forward, LinePixels, PagePixels, Pixels, Reading, RuntimeError, Step, TextMap, TextOutput, Window,
+use dichroic::{
+    domain::{Category, Seen},
+    runtime::{
+        Decode, Forward, LinePixels, PagePixels, Pixels, Reading, RuntimeError, Step, TextMap, TextOutput, Window,
+    },
 };
 
 use super::pictures::{BLUE, CYAN, GREEN, RED, YELLOW};
@@ -74,24 +78,28 @@ fn text_of(tokens: &[u32]) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-pub(super) struct Lens;
+pub(super) struct Lens {
+    pub(super) heads: bool,
+}
 
 impl Forward for Lens {
     type Input = Pixels;
-    type Output = f32;
+    type Output = Seen;
 
     fn cost(_: &Pixels) -> usize {
         1
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a few hundred pixels")]
-    fn run(&mut self, batch: &[Pixels]) -> Result<Vec<f32>, RuntimeError> {
-        let mean = |Pixels(pixels): &Pixels| {
+    fn run(&mut self, batch: &[Pixels]) -> Result<Vec<Seen>, RuntimeError> {
+        let see = |Pixels(pixels): &Pixels| {
             // Pure magenta.
             assert!(pixels.get(..3) != Some(&[1.0, 0.0, 1.0]), "as asked");
-            pixels.iter().sum::<f32>() / pixels.len() as f32
+            let mean = |colour: usize| pixels.iter().skip(colour).step_by(3).sum::<f32>() / (pixels.len() / 3) as f32;
+            let seen = Seen::new(pixels.iter().sum::<f32>() / pixels.len() as f32);
+            if self.heads { seen.with(Category::Violence, mean(0)).with(Category::Hate, mean(2)) } else { seen }
         };
-        Ok(batch.iter().map(mean).collect())
+        Ok(batch.iter().map(see).collect())
     }
 }
 
@@ -222,6 +230,9 @@ fn answer(task: u32, text: &str) -> String {
     }
     if text.contains("scribe:harm") {
         return "hate=0.9".into();
+    }
+    if text.contains("scribe:mild") {
+        return "hate=0.3".into();
     }
     if text.contains("scribe:echo") {
         return text.into();

@@ -56,6 +56,8 @@ pub(crate) struct Setup {
     pub(crate) image_queue: usize,
     /// Whether the text in pictures is read.
     pub(crate) reads: bool,
+    /// Whether violence and hate are seen in pictures.
+    pub(crate) heads: bool,
     pub(crate) bodies: BodyLimits,
     pub(crate) playground: bool,
     pub(crate) traces: Traces,
@@ -70,6 +72,7 @@ impl Default for Setup {
             queue: 512,
             image_queue: 64,
             reads: true,
+            heads: false,
             bodies: BodyLimits::default(),
             playground: true,
             traces: Traces::default(),
@@ -103,7 +106,7 @@ impl Server {
         let keys = KeyStore::open(Some(&key_file), Some(SecretString::from(KEY)), setup.limit).unwrap();
         let keys = Arc::new(keys);
         let options = ServiceOptions { timeout: setup.timeout, image_queue: setup.image_queue };
-        let models = models(folder.path(), setup.queue, setup.reads, &metrics);
+        let models = models(folder.path(), &setup, &metrics);
         let services = Arc::new(Services::new(models, options, Arc::clone(&metrics)));
         let app = App {
             services,
@@ -267,13 +270,14 @@ impl Answer {
     }
 }
 
-fn models(folder: &Path, queue: usize, reads: bool, metrics: &Arc<Metrics>) -> BTreeMap<ModelId, Models> {
+fn models(folder: &Path, setup: &Setup, metrics: &Arc<Metrics>) -> BTreeMap<ModelId, Models> {
+    let queue = setup.queue;
     let text = Arc::new(text_guardian(folder, queue, metrics));
     let alpha = Models {
         writer: Some(Arc::new(writer(folder, queue, metrics))),
         text: Some(Arc::clone(&text)),
-        image: Some(Arc::new(image_guardian(queue, metrics))),
-        reader: reads.then(|| Arc::new(text_reader(queue, metrics))),
+        image: Some(Arc::new(image_guardian(queue, setup.heads, metrics))),
+        reader: setup.reads.then(|| Arc::new(text_reader(queue, metrics))),
     };
     let beta = Models { text: Some(text), ..Models::default() };
     BTreeMap::from([(ModelId::Alpha, alpha), (ModelId::Beta, beta)])
@@ -293,9 +297,9 @@ fn text_guardian(folder: &Path, queue: usize, metrics: &Arc<Metrics>) -> TextGua
     TextGuardian::new(tokenizer, batcher, 0.5, bundle.digest().to_owned(), Arc::clone(metrics))
 }
 
-fn image_guardian(queue: usize, metrics: &Arc<Metrics>) -> ImageGuardian {
+fn image_guardian(queue: usize, heads: bool, metrics: &Arc<Metrics>) -> ImageGuardian {
     let model = metrics.model("double", "image");
-    let factory: dichroic::engine::Factory<Lens> = Arc::new(|| Ok(Lens));
+    let factory: dichroic::engine::Factory<Lens> = Arc::new(move || Ok(Lens { heads }));
     let batcher = Batcher::start("image", batching(queue), &factory, &model).unwrap();
     ImageGuardian::new(16, batcher, "0".repeat(64), Arc::clone(metrics))
 }

@@ -56,3 +56,26 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- $grace := div (add (int64 .Values.config.shutdown_grace_ms) 999) 1000 }}
 {{- add (int64 .Values.preStopSeconds) $grace 5 }}
 {{- end }}
+
+{{/* Not empty where Redis is asked over TLS. The image holds no certificates to check its own against. */}}
+{{- define "dichroic.redisTls" -}}
+{{- if hasPrefix "rediss://" .Values.redis.url }}
+{{- if not .Values.redis.existingSecret }}
+{{- fail "redis.url asks for TLS: set redis.existingSecret to a Secret with `ca.crt`" }}
+{{- end }}
+{{- "true" }}
+{{- end }}
+{{- end }}
+
+{{- define "dichroic.redisPort" -}}
+{{- regexReplaceAll `^rediss?://([^@/]*@)?(\[[^\]]*\]|[^:/]*)(:([0-9]+))?(/.*)?$` .Values.redis.url "${4}" | default "6379" }}
+{{- end }}
+
+{{/* Among how many a limit is shared out while Redis is away. */}}
+{{- define "dichroic.mostReplicas" -}}
+{{- if .Values.autoscaling.enabled }}
+{{- .Values.autoscaling.maxReplicas | int64 }}
+{{- else }}
+{{- max 1 (.Values.replicas | int64) }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,260 @@
+//! Our side of `make bench-peers`, and the client that both sides' servers are asked by.
+//!
+//! Takes one job as JSON on standard input and answers what it measured as JSON on standard output, in seconds and
+//! counts: medians and ratios are for `scripts/peers`. A job that fails ends the program with a message.
+#![expect(clippy::unwrap_used, reason = "what cannot be measured must end loudly")]
+
+#[path = "../benches/client/mod.rs"]
+mod client;
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use dichroic::{
+    engine::{
+        BatchOptions, Batcher, Factory, GenerateParams, Generator, GeneratorOptions, Sampling, batch::BatchPolicy,
+        generate,
+    },
+    imaging::{self, Limits},
+    registry::Bundle,
+    runtime::{Decoder, Forward, ImageClassifier, Pixels, Runtime, TextClassifier, Window},
+    telemetry::Metrics,
+};
+use futures_util::future::{join_all, try_join_all};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::sleep_until;
+
+use client::{Client, head_for};
+
+/// What is to be measured.
+#[derive(Deserialize)]
+#[serde(tag = "job", rename_all = "snake_case", deny_unknown_fields)]
+enum Job {
+    /// A generator through its scheduler.
+    Generate {
+        library: PathBuf,
+        threads: usize,
+        bundle: PathBuf,
+        prefix: Vec<u32>,
+        /// Texts of which the first token is awaited.
+        first: Vec<Vec<u32>>,
+        /// Texts that `tokens` tokens are generated for, one after the other.
+        whole: Vec<Vec<u32>>,
+        /// Texts that this is done for at once.
+        together: Vec<Vec<u32>>,
+        tokens: usize,
+    },
+    /// A text classifier through its batches, with more waiting than it can take.
+    Moderate { library: PathBuf, threads: usize, bundle: PathBuf, windows: Vec<Vec<u32>>, seconds: f64 },
+    /// An image classifier alone, by pictures a batch.
+    Classify { library: PathBuf, threads: usize, bundle: PathBuf, picture: PathBuf, batches: Vec<usize>, seconds: f64 },
+    /// A server over keep-alive connections.
+    Load(Load),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Load {
+    /// `127.0.0.1:PORT`.
+    address: String,
+    path: String,
+    key: String,
+    /// A file with one body a line.
+    bodies: PathBuf,
+    /// Lines of it to pass over.
+    skip: usize,
+    /// Whether to start over where the lines end, instead of failing.
+    repeat: bool,
+    connections: usize,
+    seconds: f64,
+    /// Requests a second, sent by the clock whatever the answers take; none sends as fast as they come.
+    rate: Option<f64>,
+}
+
+fn main() {
+    let job: Job = serde_json::from_reader(io::stdin()).unwrap();
+    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let found = match job {
+        Job::Generate { library, threads, bundle, prefix, first, whole, together, tokens } => {
+            let generator = generator(&Runtime::load(&library, threads).unwrap(), &bundle, together.len());
+            tokio.block_on(generation(&generator, &prefix.into(), [&first, &whole, &together], tokens))
+        }
+        Job::Moderate { library, threads, bundle, windows, seconds } => {
+            let batcher = batcher(&Runtime::load(&library, threads).unwrap(), &bundle, threads);
+            let windows: Vec<Window> = windows.into_iter().map(Window).collect();
+            // The first pass of a shape costs more than those that follow.
+            tokio.block_on(moderation(&batcher, &windows, Duration::from_millis(500)));
+            tokio.block_on(moderation(&batcher, &windows, Duration::from_secs_f64(seconds)))
+        }
+        Job::Classify { library, threads, bundle, picture, batches, seconds } => {
+            let runtime = Runtime::load(&library, threads).unwrap();
+            classification(&runtime, &bundle, &picture, &batches, Duration::from_secs_f64(seconds))
+        }
+        Job::Load(load) => tokio.block_on(load.run()),
+    };
+    serde_json::to_writer(io::stdout(), &found).unwrap();
+}
+
+fn later() -> Instant {
+    Instant::now() + Duration::from_mins(10)
+}
+
+fn generator(runtime: &Runtime, bundle: &Path, together: usize) -> Generator {
+    let bundle = Bundle::open(bundle).unwrap();
+    let rows = generate::rows_for(together.max(1));
+    let runtime = runtime.clone();
+    let factory: Factory<Decoder> = Arc::new(move || Decoder::open(&runtime, &bundle, rows));
+    let metrics = Metrics::new().unwrap().model("gauge", "generator");
+    Generator::start("gauge", GeneratorOptions { capacity: 64 }, &factory, &metrics).unwrap()
+}
+
+async fn generation(
+    generator: &Generator,
+    prefix: &Arc<[u32]>,
+    [first, whole, together]: [&Vec<Vec<u32>>; 3],
+    tokens: usize,
+) -> Value {
+    let timed = async |texts: &[Vec<u32>], max_tokens: usize| -> (f64, Vec<Vec<u32>>) {
+        let sequences = texts.iter().map(|body| GenerateParams {
+            prefix: Arc::clone(prefix),
+            body: body.clone(),
+            max_tokens,
+            // All are to generate equally many.
+            stop: Arc::from([]),
+            sampling: Sampling::Greedy,
+        });
+        let sequences = sequences.collect();
+        let start = Instant::now();
+        let generations = generator.submit(sequences, later()).await.unwrap();
+        let seconds = start.elapsed().as_secs_f64();
+        (seconds, generations.into_iter().map(|generation| generation.tokens).collect())
+    };
+    timed(together, 4).await;
+    let mut firsts = Vec::new();
+    for text in first {
+        firsts.push(timed(std::slice::from_ref(text), 1).await.0);
+    }
+    let mut wholes = Vec::new();
+    for text in whole {
+        let (one, _) = timed(std::slice::from_ref(text), 1).await;
+        let (all, answer) = timed(std::slice::from_ref(text), tokens).await;
+        wholes.push(json!({"first": one, "all": all, "tokens": answer[0]}));
+    }
+    let (seconds, answers) = timed(together, tokens).await;
+    json!({"first": firsts, "whole": wholes, "together": {"all": seconds, "tokens": answers}})
+}
+
+/// A batcher as the server makes it by default.
+fn batcher(runtime: &Runtime, bundle: &Path, threads: usize) -> Batcher<Window, <TextClassifier as Forward>::Output> {
+    let (runtime, bundle) = (runtime.clone(), Bundle::open(bundle).unwrap());
+    let factory: Factory<TextClassifier> = Arc::new(move || TextClassifier::open(&runtime, &bundle));
+    let policy = BatchPolicy { budget: 2048, items: 64, wait: Duration::from_micros(500) };
+    let options = BatchOptions { capacity: 1024, workers: threads.min(2), policy };
+    Batcher::start("gauge", options, &factory, &Metrics::new().unwrap().model("gauge", "text")).unwrap()
+}
+
+async fn moderation(
+    batcher: &Batcher<Window, <TextClassifier as Forward>::Output>,
+    windows: &[Window],
+    span: Duration,
+) -> Value {
+    const ASKERS: usize = 4;
+    let portions: Vec<&[Window]> = windows.chunks(64).collect();
+    let start = Instant::now();
+    let counts = join_all((0..ASKERS).map(async |asker| {
+        let mut count = 0;
+        for portion in portions.iter().cycle().skip(asker).step_by(ASKERS) {
+            if start.elapsed() >= span {
+                break;
+            }
+            count += batcher.submit(portion.to_vec(), later()).await.unwrap().len();
+        }
+        count
+    }));
+    let count: usize = counts.await.into_iter().sum();
+    json!({"texts": count, "seconds": start.elapsed().as_secs_f64()})
+}
+
+fn classification(runtime: &Runtime, bundle: &Path, picture: &Path, batches: &[usize], span: Duration) -> Value {
+    let bundle = Bundle::open(bundle).unwrap();
+    let size = bundle.manifest().image_classifier.as_ref().unwrap().size;
+    let mut classifier = ImageClassifier::open(runtime, &bundle).unwrap();
+    let frame = imaging::decode(&std::fs::read(picture).unwrap(), &Limits::default()).unwrap().remove(0);
+    let measured: Vec<Value> = batches
+        .iter()
+        .map(|&count| {
+            let batch: Vec<Pixels> = (0..count).map(|_| Pixels(imaging::to_tensor(&frame, size).into())).collect();
+            classifier.run(&batch).unwrap();
+            let (start, mut passes) = (Instant::now(), 0);
+            while start.elapsed() < span {
+                classifier.run(&batch).unwrap();
+                passes += 1;
+            }
+            json!({"batch": count, "pictures": passes * count, "seconds": start.elapsed().as_secs_f64()})
+        })
+        .collect();
+    json!(measured)
+}
+
+impl Load {
+    async fn run(&self) -> Value {
+        let text = std::fs::read_to_string(&self.bodies).unwrap();
+        let bodies: Vec<&str> = text.lines().skip(self.skip).collect();
+        let next = AtomicUsize::new(0);
+        let clients: Vec<Client> =
+            try_join_all((0..self.connections).map(|_| Client::connect(&self.address))).await.unwrap();
+        let start = Instant::now();
+        let span = Duration::from_secs_f64(self.seconds);
+        let lists = join_all(clients.into_iter().map(async |mut client| {
+            let (mut latencies, mut refused) = (Vec::new(), 0_usize);
+            while start.elapsed() < span {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                let body = if self.repeat { bodies.get(number % bodies.len()) } else { bodies.get(number) };
+                let Some(body) = body else { break };
+                let mut sent = Instant::now();
+                if let Some(rate) = self.rate {
+                    #[expect(clippy::cast_precision_loss, reason = "a count of requests is far below 2^52")]
+                    let due = start + Duration::from_secs_f64(number as f64 / rate);
+                    if due >= start + span {
+                        break;
+                    }
+                    // A request that goes out late has waited: its time counts from when it was due.
+                    sleep_until(due.into()).await;
+                    sent = due;
+                }
+                let head = head_for(&self.path, &self.key, body.len());
+                let (status, _) = client.ask(&head, body.as_bytes()).await.unwrap();
+                if status == 200 {
+                    latencies.push(sent.elapsed().as_secs_f64());
+                } else {
+                    refused += 1;
+                }
+            }
+            (latencies, refused)
+        }))
+        .await;
+        let seconds = start.elapsed().as_secs_f64();
+        let refused: usize = lists.iter().map(|(_, refused)| refused).sum();
+        let mut latencies: Vec<f64> = lists.into_iter().flat_map(|(latencies, _)| latencies).collect();
+        latencies.sort_by(f64::total_cmp);
+        let asked = next.load(Ordering::Relaxed);
+        json!({
+            "answers": latencies.len(), "refused": refused, "seconds": seconds,
+            "p50": share(&latencies, 50), "p99": share(&latencies, 99),
+            "ran_out": !self.repeat && asked > bodies.len(),
+        })
+    }
+}
+
+/// The value that `percent` of the sorted ones do not exceed.
+fn share(sorted: &[f64], percent: usize) -> Option<f64> {
+    sorted.get((sorted.len() * percent).div_ceil(100).saturating_sub(1)).copied()
+}

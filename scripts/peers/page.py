@@ -1,0 +1,146 @@
+"""docs/benchmarks.md out of judged rows. Pure: what was not measured is called so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .figures import Compared, Refused, Spread
+from .rows import GENERATORS, Row
+
+HEAD = """\
+# Beside other servers and runtimes
+
+`make bench-peers` writes this page. It installs the peers into an environment of their own, gives both sides the same
+work on the same cores with the same number of threads, one side at a time, in rounds that go through all sides, every
+other round backwards, and compares within a round. A ratio is ours divided by theirs; it and the figures are medians
+of the rounds, with the lowest and the highest in brackets. A bar is met when the median ratio meets it. A side that
+failed, or whose output shows that it did other work, is not compared: its row says why.
+"""
+
+HOW = """\
+## What is compared
+
+- **Generation.** The weights are the untuned GGUF file of the model. llama.cpp reads it as it is; our graph is built
+  from it by the same script as the server's, without the adapter, its linear layers rounded to the grid that
+  `models/<identifier>/model.json` asks for. onnxruntime-genai runs that same graph with its own inputs in front. All
+  sides get the same token ids, decode greedily and generate equally many tokens, past the end of an answer too.
+- **One stream** leaves the first token and the prompt out: tokens after the first, by the time that all take longer
+  than the first alone. **Eight streams** count everything, prompts included; ours are eight sequences given to the
+  scheduler at once. Where a row names llama.cpp, the faster of its own server with one slot and llama-cpp-python
+  counts. It is built here for this processor, from the sources inside the llama-cpp-python package.
+- **First token.** Fifteen words inside the task's prompt. Our prompt prefix is in its cache, as it always is in the
+  server; llama.cpp's cache is off.
+- **Text moderation.** 16 tokens a text, no text twice. The engine has more waiting than it can take. The products are
+  the int8 matrix products of the same encoder and nothing else, at their best batch. The stock export is a graph of
+  plain nodes with the same tuned weights, quantised by onnxruntime's `quantize_dynamic` with its defaults;
+  `DICHROIC_STOCK_MINILM` names another. FastAPI serves it as most people would: uvicorn, one process, a function a
+  request, no batches. The client of all servers is the same program and runs on the same cores.
+- **Pictures.** A JPEG of 640 × 480. The server has no text reader here, because the classifier beside it has none.
+"""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where and how it was measured."""
+
+    processor: str
+    cores: int
+    threads: int
+    memory_gib: float
+    load_before: float
+    date: str
+    commit: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Run:
+    """All that the page tells of."""
+
+    results: Sequence[Compared | Refused]
+    machine: Machine | None
+    # Sentences about outputs that were compared.
+    checks: Sequence[str]
+    # Figures without a bar: title, unit, spread.
+    beside: Sequence[tuple[str, str, Spread]]
+    seconds: float
+    quick: bool
+
+
+def page(run: Run) -> str:
+    out = [HEAD]
+    if run.machine is not None:
+        out += [_about(run, run.machine)]
+    out += [_section(f"Generation: {name}, {weights}", run.results, name) for name, weights in GENERATORS.items()]
+    out += [_section("Text moderation", run.results, "text"), _section("Pictures", run.results, "image")]
+    if run.beside:
+        lines = ["## Without a bar", "", "| What | Figure |", "| --- | --- |"]
+        out.append(
+            "\n".join([*lines, *(f"| {title} | {figures(spread, unit)} |" for title, unit, spread in run.beside)])
+            + "\n"
+        )
+    out.append(HOW)
+    if run.checks:
+        out.append("\n".join(["## Outputs that were compared", "", *(f"- {check}" for check in run.checks)]) + "\n")
+    return "\n".join(part for part in out if part)
+
+
+def _about(run: Run, machine: Machine) -> str:
+    met = sum(isinstance(result, Compared) and result.met for result in run.results)
+    measured = sum(isinstance(result, Compared) for result in run.results)
+    versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
+    kind = " A quick run: fewer rounds, shorter, more spread." if run.quick else ""
+    busy = (
+        f" The machine was busy before it began (load {machine.load_before:.1f}): repeat it on a quiet one."
+        if machine.load_before > 0.5
+        else ""
+    )
+    return (
+        f"{machine.date}, commit {machine.commit}: {met} of {len(run.results)} bars met,"
+        f" {measured - met} missed, {len(run.results) - measured} not measured, in {run.seconds / 60:.0f} minutes."
+        f"{kind}{busy} {machine.processor}, {machine.cores} cores used, {machine.threads} threads a side,"
+        f" {machine.memory_gib:.0f} GiB. {versions}.\n"
+    )
+
+
+def _section(title: str, results: Sequence[Compared | Refused], group: str) -> str:
+    rows = [result for result in results if result.row.group == group]
+    if not rows:
+        return ""
+    lines = [
+        f"## {title}",
+        "",
+        "| Row | What | Ours | Theirs | Ratio | Bar | |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    return "\n".join([*lines, *map(_line, rows)]) + "\n"
+
+
+def _line(result: Compared | Refused) -> str:
+    row = result.row
+    head = f"| `{row.name}` | {row.title}"
+    if isinstance(result, Refused):
+        return f"{head} | – | – | – | {bar(row)} | {plain(result.reason)} |"
+    peer = f" {result.peer}" if len(row.theirs) > 1 else ""
+    ratio = f"{result.ratio.median:.2f} ({result.ratio.lowest:.2f}–{result.ratio.highest:.2f})"
+    verdict = "met" if result.met else "**missed**"
+    rounds = f", {result.rounds} round{'s' if result.rounds > 1 else ''}"
+    theirs = figures(result.theirs, row.unit) + peer
+    return f"{head} | {figures(result.ours, row.unit)} | {theirs} | {ratio} | {bar(row)} | {verdict}{rounds} |"
+
+
+def bar(row: Row) -> str:
+    sign = {">=": "≥", "<=": "≤"}.get(row.sense, row.sense)
+    return f"{sign} {row.bound:g}"
+
+
+def figures(spread: Spread, unit: str) -> str:
+    digits = 1 if spread.median < 100 else 0
+    low, middle, high = (f"{value:.{digits}f}" for value in (spread.lowest, spread.median, spread.highest))
+    return f"{middle} {unit} ({low}–{high})"
+
+
+def plain(text: str) -> str:
+    """A reason as it may stand in a table: one line, no bars of its own."""
+    return " ".join(text.replace("|", "/").replace("<", "‹").replace(">", "›").split())[:300]

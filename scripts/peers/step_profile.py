@@ -1,0 +1,272 @@
+#!/usr/bin/env python3
+"""Measures where the time of a pass and of a request goes, and writes the tables
+into docs/performance.md.
+
+A pass is profiled by ONNX Runtime itself, node by node, with the settings that
+the server opens sessions with: `make bench-profile`, on a quiet machine. A
+request is split by the server's own histograms while examples/gauge.rs asks it.
+Needs set-up, the release binary and the gauge.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "performance.md"
+WARM, RUNS = 5, 30
+PAST = 96
+# Parts of a request, as the server's histograms name them, in its order.
+REQUEST = {
+    "tokenising": "dichroic_tokenization_duration_seconds",
+    "waiting for a batch": "dichroic_queue_duration_seconds",
+    "the pass of the batch": "dichroic_inference_duration_seconds",
+    "all of it": "dichroic_request_duration_seconds",
+}
+
+
+def main() -> None:
+    # As a program this file's own folder comes first, where modules of the comparison have common names.
+    sys.path[0] = str(ROOT / "scripts")
+    sys.dont_write_bytecode = True
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", default="alpha-4o-mini,beta-3-haiku", help="identifiers whose passes are profiled")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--print", action="store_true", help="print the tables and leave the page alone")
+    options = parser.parse_args()
+    tables = [request_table(options.threads)]
+    for model in options.models.split(","):
+        tables += pass_tables(model, options.threads)
+    text = "\n".join([about(options.threads), *tables])
+    if options.print:
+        print(text)
+    else:
+        PAGE.write_text(between(PAGE.read_text(encoding="utf-8"), "profile", text), encoding="utf-8")
+        print(f"written to {PAGE}")
+
+
+def about(threads: int) -> str:
+    cpu = next(
+        (
+            line
+            for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+            if line.startswith("model name")
+        ),
+        "",
+    )
+    done = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return (
+        f"Measured at commit {done.stdout.strip() or 'unknown'}: {cpu.partition(':')[2].strip()}, {threads} threads.\n"
+    )
+
+
+# --- passes ------------------------------------------------------------------
+
+
+def pass_tables(model: str, threads: int) -> list[str]:
+    build = ROOT / "models" / model / "build"
+    spec = json.loads((build / "generator" / "manifest.json").read_text(encoding="utf-8"))["generator"]
+    names = {spec["vocab"]: "product of the output head"}
+    generator = build / "generator" / "model.onnx"
+    tables = []
+    for title, rows, tokens, past in (
+        ("a step of 1 row", 1, 1, PAST),
+        ("a step of 8 rows", 8, 1, PAST),
+        ("a prefill of 32 tokens", 1, 32, 0),
+    ):
+        found = profiled(generator, threads, lambda session: decoding(session, rows, tokens, past))
+        tables.append(table(f"{model}: {title}", by_part(*found, names)))
+    text = build / "text" / "model.onnx"
+    return [*tables, table(f"{model}: 16 texts of 16 tokens", by_part(*profiled(text, threads, classifying), {}))]
+
+
+def profiled(
+    graph: Path, threads: int, prepare: Callable[[Any], Callable[[], object]]
+) -> tuple[list[dict[str, Any]], float]:
+    """The profiler's events of RUNS passes, and the seconds that a pass takes without it."""
+    import onnxruntime as ort
+
+    seconds, events = 0.0, []
+    for watched in (False, True):
+        with tempfile.TemporaryDirectory() as folder:
+            options = ort.SessionOptions()
+            options.intra_op_num_threads, options.enable_mem_pattern = threads, False
+            options.enable_profiling, options.profile_file_prefix = watched, str(Path(folder) / "profile")
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+            session = ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+            step = prepare(session)
+            for _ in range(WARM):
+                step()
+            start = time.perf_counter()
+            for _ in range(RUNS):
+                step()
+            if not watched:
+                seconds = (time.perf_counter() - start) / RUNS
+            else:
+                events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    return events, seconds
+
+
+def decoding(session: Any, rows: int, tokens: int, past: int) -> Callable[[], object]:
+    """A pass over rows that hold `past` tokens, with past and present in one buffer, as the server binds them."""
+    import numpy as np
+    import onnxruntime as ort
+
+    binding, kept = session.io_binding(), []
+    window = past + tokens
+    for given in session.get_inputs():
+        if given.name.startswith("past."):
+            buffer = ort.OrtValue.ortvalue_from_numpy(
+                np.zeros((rows, given.shape[1], window, given.shape[3]), np.float32)
+            )
+            kept.append(buffer)
+            binding.bind_ortvalue_input(given.name, buffer)
+            binding.bind_ortvalue_output(given.name.replace("past", "present", 1), buffer)
+    binding.bind_cpu_input("input_ids", np.full((rows, tokens), 1000, np.int64))
+    binding.bind_cpu_input("seqlens_k", np.full(rows, window - 1, np.int32))
+    binding.bind_cpu_input("total_sequence_length", np.array(window, np.int32))
+    binding.bind_output("logits")
+    # The buffers must live as long as the binding that points to them.
+    return lambda keep=kept: session.run_with_iobinding(binding)
+
+
+def classifying(session: Any) -> Callable[[], object]:
+    import numpy as np
+
+    inputs = {"input_ids": np.arange(1000, 1256, dtype=np.int64).reshape(16, 16), "lengths": np.full(16, 16, np.int32)}
+    return lambda: session.run(None, inputs)
+
+
+def by_part(events: Sequence[Mapping[str, Any]], seconds: float, names: Mapping[int, str]) -> list[tuple[str, float]]:
+    """Milliseconds a pass of each kind of node, the largest first; what lies between nodes comes last.
+
+    The profiler slows a pass: shares are its own, the whole is that of a pass
+    without it. A product whose last dimension is in `names` is told apart.
+    """
+    passes = sorted((event for event in events if event.get("name") == "model_run"), key=lambda event: event["ts"])[
+        -RUNS:
+    ]
+    if len(passes) < RUNS:
+        raise ValueError(f"the profile holds {len(passes)} passes instead of {RUNS}")
+    start = passes[0]["ts"]
+    spent: dict[str, float] = {}
+    for event in events:
+        if event.get("cat") != "Node" or not event["name"].endswith("_kernel_time") or event["ts"] < start:
+            continue
+        part = event["args"]["op_name"]
+        shapes = event["args"].get("output_type_shape") or [{}]
+        last = next(iter(shapes[0].values()), [0])
+        part = names.get(last[-1] if last else 0, part) if part.startswith("MatMul") else part
+        spent[part] = spent.get(part, 0.0) + event["dur"]
+    whole = sum(event["dur"] for event in passes)
+    found = sorted(spent.items(), key=lambda item: -item[1])
+    found.append(("between nodes", max(0.0, whole - sum(spent.values()))))
+    return [(part, duration / whole * seconds * 1000) for part, duration in found]
+
+
+# --- requests ----------------------------------------------------------------
+
+
+def request_table(threads: int) -> str:
+    """Text moderation from 32 connections, split by the server's own histograms."""
+    import http.client
+
+    from demo_support import running
+    from forge.places import Places
+    from peers.material import CLASSIFIER, Material
+    from peers.rows import CONNECTIONS
+
+    material = Material(Places.here(), lambda what: print(what, file=sys.stderr))
+    bodies = material.text().bodies
+    settings = {
+        "DICHROIC_MODELS_DIR": str(material.served("text", ["text"])),
+        "DICHROIC_MODELS": CLASSIFIER,
+        "DICHROIC_THREADS": str(threads),
+    }
+    with running(str(ROOT / "target/release/dichroic"), ROOT, **settings) as server:
+
+        def sums() -> dict[str, tuple[float, float]]:
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+            connection.request("GET", "/metrics")
+            return histograms(connection.getresponse().read().decode())
+
+        def load(seconds: float, skip: int) -> dict[str, Any]:
+            job = {
+                "job": "load",
+                "address": f"127.0.0.1:{server.port}",
+                "path": "/v1/guardians/text",
+                "key": server.key,
+                "bodies": str(bodies),
+                "skip": skip,
+                "repeat": False,
+                "connections": CONNECTIONS,
+                "seconds": seconds,
+                "rate": None,
+            }
+            command = [str(ROOT / "target/release/examples/gauge")]
+            done = subprocess.run(
+                command, input=json.dumps(job), capture_output=True, text=True, check=True, timeout=60
+            )
+            return json.loads(done.stdout)
+
+        skip = load(1, 0)["answers"] + CONNECTIONS
+        before = sums()
+        load(5, skip)
+        after = sums()
+    means = {}
+    for part, name in REQUEST.items():
+        (old, seen), (new, now) = before.get(name, (0.0, 0.0)), after[name]
+        means[part] = (new - old) / (now - seen) * 1000
+    rest = means["all of it"] - sum(value for part, value in means.items() if part != "all of it")
+    parts = [(part, means[part]) for part in REQUEST if part != "all of it"]
+    return table(
+        f"A text moderated over HTTP, {CONNECTIONS} connections, mean",
+        [*parts, ("everything else on the server", max(0.0, rest))],
+    )
+
+
+def histograms(text: str) -> dict[str, tuple[float, float]]:
+    """Sum and count of each histogram, over all its labels."""
+    found: dict[str, list[float]] = {}
+    for name, kind, value in re.findall(r"^(\w+?)_(sum|count)(?:\{[^}]*\})? (\S+)$", text, re.MULTILINE):
+        pair = found.setdefault(name, [0.0, 0.0])
+        pair[kind == "count"] += float(value)
+    return {name: (pair[0], pair[1]) for name, pair in found.items()}
+
+
+# --- the page ----------------------------------------------------------------
+
+
+def table(title: str, parts: Sequence[tuple[str, float]]) -> str:
+    """Parts of at least a hundredth each, the smaller ones together."""
+    whole = sum(value for _, value in parts)
+    large = [(part, value) for part, value in parts if value >= whole / 100]
+    small = whole - sum(value for _, value in large)
+    rows = [*large, *([("smaller ones together", small)] if small > 0 else []), ("**whole**", whole)]
+    lines = [f"| {title} | ms | share |", "| --- | --- | --- |"]
+    return "\n".join([*lines, *(f"| {part} | {value:.2f} | {value / whole:.0%} |" for part, value in rows)]) + "\n"
+
+
+def between(page: str, name: str, text: str) -> str:
+    """The page with what stands between its two marks replaced."""
+    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+    if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
+        raise ValueError(f"the page has no marks {begin} and {end}: restore them")
+    head, tail = page.split(begin)[0], page.split(end)[1]
+    return f"{head}{begin}\n{text.strip()}\n{end}{tail}"
+
+
+if __name__ == "__main__":
+    main()

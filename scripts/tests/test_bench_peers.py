@@ -1,0 +1,483 @@
+"""The comparison with peers: its arithmetic, its refusals and its page, and that both sides get the same weights.
+
+No peer and no built model is needed; what runs is a stand-in or a tiny graph.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "tests")]
+
+import tiny_checkpoint  # noqa: E402
+from forge import decoder  # noqa: E402
+from peers import environment, figures, material, page, processes, sides, step_profile  # noqa: E402
+from peers.figures import Compared, Failed, Refused, Spread, judge  # noqa: E402
+from peers.rows import ROWS, Row, chosen  # noqa: E402
+from test_encoder import forward, random_base  # noqa: E402
+
+FASTER = Row("a/faster", "ours, beside two", "tokens/s", "a/ours/rate", ("a/one/rate", "a/two/rate"), ">=", 2.0)
+SOONER = Row("a/sooner", "ours, beside one", "ms", "a/ours/first", ("a/one/first", "a/two/first"), "<=", 0.4)
+
+
+def rounds(*triples: tuple[float, float, float], what: str = "rate") -> list[dict[str, Any]]:
+    return [{"a/ours": {what: ours}, "a/one": {what: one}, "a/two": {what: two}} for ours, one, two in triples]
+
+
+# --- ratios and verdicts -------------------------------------------------------
+
+
+def test_a_ratio_is_taken_within_a_round_and_beside_the_best_of_theirs():
+    # The machine was twice as fast in the second round: ratios of medians would say otherwise.
+    found = judge(FASTER, rounds((100, 40, 50), (300, 100, 90), (90, 45, 30)))
+    assert isinstance(found, Compared)
+    assert found.ratio == Spread(2.0, 2.0, 3.0)
+    assert found.ours == Spread(100, 90, 300) and found.theirs == Spread(50, 45, 100)
+    assert found.peer == "one" and found.rounds == 3 and found.met
+
+
+def test_where_less_is_better_the_best_of_theirs_is_the_smallest():
+    found = judge(SOONER, rounds((40, 100, 90), (40, 90, 200), what="first"))
+    assert isinstance(found, Compared)
+    assert found.ratio.median == pytest.approx(40 / 90) and not found.met
+
+
+@pytest.mark.parametrize(
+    ("sense", "bound", "ratio", "met"),
+    [
+        (">=", 2, 2.0, True),
+        (">=", 2, 1.99, False),
+        (">", 1, 1.0, False),
+        ("<=", 0.4, 0.4, True),
+        ("<", 1, 1.0, False),
+        ("<", 1, 0.9, True),
+    ],
+)
+def test_a_bar_is_met_as_its_sign_says(sense: str, bound: float, ratio: float, met: bool):
+    assert Row("a/b", "", "", "a/ours/x", ("a/one/x",), sense, bound).met(ratio) is met
+
+
+def test_a_side_that_failed_is_not_compared_though_other_rounds_went_well():
+    history = rounds((100, 40, 50), (100, 40, 50))
+    history[1]["a/two"] = Failed("the server ended with 1")
+    found = judge(FASTER, history)
+    assert found == Refused(FASTER, "a/two failed in round 2: the server ended with 1")
+
+
+def test_a_round_that_ran_out_of_time_does_not_count_and_no_round_at_all_is_said():
+    history = rounds((100, 40, 50), (300, 100, 100))
+    del history[1]["a/two"]
+    found = judge(FASTER, history)
+    assert isinstance(found, Compared) and found.rounds == 1 and found.ratio.median == 2.0
+    assert judge(FASTER, history[1:]) == Refused(FASTER, "not measured")
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan")])
+def test_figures_that_cannot_be_are_refused(value: float):
+    found = judge(FASTER, rounds((value, 40, 50)))
+    assert isinstance(found, Refused) and "a/ours gave no rate" in found.reason
+
+
+def test_rates_leave_the_first_token_out_of_one_stream_and_count_all_of_many():
+    raw = {
+        "first": [0.2, 0.1, 0.3],
+        "whole": [{"first": 0.1, "all": 1.1, "tokens": [1] * 11}, {"first": 0.1, "all": 0.6, "tokens": [1] * 11}],
+        "together": {"all": 2.0, "tokens": [[1] * 11] * 8},
+    }
+    assert figures.generation(raw, 11) == {"first": 200.0, "decode": pytest.approx(15.0), "together": 44.0}
+
+
+def test_a_side_that_generated_less_is_no_side():
+    with pytest.raises(ValueError, match="10 tokens were generated instead of 11"):
+        figures.generation({"whole": [{"first": 0.1, "all": 1.1, "tokens": [1] * 10}]}, 11)
+    with pytest.raises(ValueError, match="3 tokens"):
+        figures.generation({"together": {"all": 1.0, "tokens": [[1] * 4, [1] * 3]}}, 4)
+
+
+# --- outputs -------------------------------------------------------------------
+
+
+def test_answers_are_compared_up_to_the_first_difference_and_the_end_of_ours():
+    found = figures.agreement([[1, 2, 3, 4], [5, 9, 6], [1, 2]], [[1, 2, 8, 4], [5, 9, 7], [1, 2]], stop=[9])
+    assert found.same == (2, 1, 2) and found.compared == (4, 1, 2) and not found.whole
+    assert figures.agreement([[1, 9, 2]], [[1, 9, 3]], stop=[9]).whole
+
+
+def test_one_model_agrees_for_a_while_in_half_of_its_answers():
+    alike = figures.Agreement(same=(4, 0), compared=(20, 20))
+    assert figures.one_model(alike, 4) and not figures.one_model(alike, 5)
+    assert figures.one_model(figures.Agreement((2,), (2,)), 4), "a short answer can agree no longer"
+    assert not figures.one_model(figures.Agreement((0,), (0,)), 4), "nothing compared proves nothing"
+
+
+def test_sides_that_did_other_work_are_found():
+    stops = {"alpha-4o-mini": [0]}
+
+    def raw(token: int) -> dict[str, Any]:
+        return {"whole": [{"tokens": [7, *[token] * 19]}] * 2, "together": {"tokens": [[token] * 20] * 8}}
+
+    raws = {
+        "alpha-4o-mini/ours": raw(5),
+        "alpha-4o-mini/llama-server": {"whole": raw(5)["whole"]},
+        "alpha-4o-mini/onnxruntime-genai": raw(6),
+        "text/http": {"scores": [[0.9, 0.1]]},
+        "text/fastapi": {"scores": [[0.1, 0.1]]},
+    }
+    said, failed = sides.check(raws, stops)
+    assert set(failed) == {"alpha-4o-mini/onnxruntime-genai", "text/fastapi"}
+    assert "all are equal" in said["alpha-4o-mini/llama-server/whole"]
+
+
+def test_scores_are_compared_by_verdict_and_by_distance():
+    same, apart = figures.scores_agree([[0.9, 0.1], [0.4, 0.2]], [[0.7, 0.1], [0.6, 0.2]])
+    assert same == 0.75 and apart == pytest.approx(0.1)
+
+
+# --- rows and page -------------------------------------------------------------
+
+
+def test_rows_are_named_once_and_every_side_of_theirs_is_measured():
+    assert len({row.name for row in ROWS}) == len(ROWS)
+    assert {side for row in ROWS for side in row.sides} <= set(sides.sides())
+
+
+def test_rows_are_chosen_by_name_or_by_group():
+    assert [row.name for row in chosen(["text/p99"])] == ["text/p99"]
+    assert {row.name.partition("/")[0] for row in chosen(["beta", "image"])} == {"beta", "image"}
+    with pytest.raises(ValueError, match="no row text/fast"):
+        chosen(["text/fast"])
+
+
+def machine(load: float) -> page.Machine:
+    return page.Machine("A processor", 2, 2, 24.0, load, "2026-01-02", "abc", {"onnxruntime": "1"})
+
+
+def test_the_page_has_a_line_for_every_row_with_its_verdict():
+    met = judge(
+        ROWS[0],
+        [
+            {
+                "alpha-4o-mini/ours": {"decode": 42.0},
+                "alpha-4o-mini/llama-server": {"decode": 20.0},
+                "alpha-4o-mini/llama-cpp-python": {"decode": 21.0},
+            }
+        ],
+    )
+    failed = Refused(ROWS[2], "x failed in round 1: a | b\n<c>")
+    text = page.page(
+        page.Run(
+            [met, Refused(ROWS[1], "not measured"), failed],
+            machine(0.1),
+            ["All equal."],
+            [("Beside", "x/s", Spread(1, 1, 1))],
+            120,
+            True,
+        )
+    )
+    lines = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}
+    assert lines["alpha/stream"] == (
+        "| `alpha/stream` | one stream, beside llama.cpp | 42.0 tokens/s (42.0–42.0) | 21.0 tokens/s (21.0–21.0)"
+        " llama-cpp-python | 2.00 (2.00–2.00) | ≥ 2 | met, 1 round |"
+    )
+    assert lines["alpha/streams"].endswith("| – | – | – | ≥ 4 | not measured |")
+    assert lines["alpha/slots"].endswith("| x failed in round 1: a / b ‹c› |")
+    assert "1 of 3 bars met, 0 missed, 2 not measured" in text and "busy" not in text
+    assert "- All equal." in text and "| Beside | 1.0 x/s (1.0–1.0) |" in text and "A quick run" in text
+
+
+def test_a_missed_bar_and_a_busy_machine_are_said():
+    missed = judge(FASTER, rounds((50, 40, 50)))
+    assert "**missed**" in page._line(missed)
+    assert "load 2.5" in page.page(page.Run([missed], machine(2.5), [], [], 60, False))
+
+
+def test_the_page_in_the_repository_has_every_row():
+    text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    for row in ROWS:
+        assert f"| `{row.name}` | {row.title} |" in text, f"{row.name}: run make bench-peers"
+
+
+# --- rounds --------------------------------------------------------------------
+
+
+def load_script() -> Any:
+    loader = importlib.machinery.SourceFileLoader("bench_peers", str(ROOT / "scripts" / "bench_peers"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench_peers", loader))
+    loader.exec_module(module)
+    return module
+
+
+class StandIn:
+    """A bench whose clock the test turns."""
+
+    def __init__(self, seconds: float) -> None:
+        self.now = 0.0
+        self.clock = processes.Clock(seconds, lambda: self.now)
+
+
+def turn(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seconds: float, count: int, fails: str = ""
+) -> tuple[Any, list[str]]:
+    script, bench, asked = load_script(), StandIn(seconds), []
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+
+    def side(name: str):
+        def measure(bench: StandIn, raw: dict[str, Any]) -> dict[str, float]:
+            bench.clock.limit(1)
+            asked.append(name)
+            bench.now += 10
+            if name == fails:
+                raise processes.SideFailed("it broke")
+            return {"rate": 1.0}
+
+        return measure
+
+    known = {name: side(name) for name in ("a/ours", "a/one", "a/two")}
+    found, _ = script.run_rounds(known, count, bench, lambda raws: ({}, {}))
+    return found, asked
+
+
+def test_every_other_round_goes_backwards(monkeypatch, tmp_path):
+    found, asked = turn(monkeypatch, tmp_path, 1000, 2)
+    assert asked == ["a/ours", "a/one", "a/two", "a/two", "a/one", "a/ours"]
+    assert [sorted(one) for one in found] == [["a/one", "a/ours", "a/two"]] * 2
+    assert (tmp_path / "target/peers/rounds.json").exists()
+
+
+def test_no_round_begins_that_will_not_end_in_time(monkeypatch, tmp_path):
+    found, asked = turn(monkeypatch, tmp_path, 75, 5)
+    assert len(found) == 2 and len(asked) == 6
+
+
+def test_a_first_round_that_is_cut_short_keeps_what_it_has(monkeypatch, tmp_path):
+    found, asked = turn(monkeypatch, tmp_path, 15, 5)
+    assert asked == ["a/ours", "a/one"] and sorted(found[0]) == ["a/one", "a/ours"]
+    assert judge(FASTER, found) == Refused(FASTER, "not measured")
+
+
+def test_a_side_that_failed_is_not_asked_again(monkeypatch, tmp_path):
+    found, asked = turn(monkeypatch, tmp_path, 1000, 3, fails="a/one")
+    assert asked.count("a/one") == 1 and asked.count("a/two") == 3
+    assert judge(FASTER, found) == Refused(FASTER, "a/one failed in round 1: it broke")
+
+
+# --- processes -----------------------------------------------------------------
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def asked(code: str, seconds: float = 30) -> Any:
+    return processes.ask(python(code), {"n": 2}, processes.Clock(60), seconds, ROOT, os.environ)
+
+
+def test_a_program_gets_its_job_and_answers_json():
+    assert asked("import json, sys; print(json.load(sys.stdin)['n'] + 1)") == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("raise SystemExit('no model here')", "ended with 1: no model here"),
+        ("print('hello')", "not JSON"),
+        ("import time; time.sleep(60)", "no answer within 1 s"),
+    ],
+)
+def test_a_program_that_fails_says_why(code: str, said: str):
+    with pytest.raises(processes.SideFailed, match=said):
+        asked(code, 1 if "sleep" in code else 30)
+
+
+SERVER = """
+import http.server, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+def test_a_server_is_waited_for_and_gone_afterwards():
+    with processes.serving(
+        lambda port: [*python(SERVER), str(port)], "/", processes.Clock(60), 30, ROOT, os.environ
+    ) as port:
+        assert processes.get(port, "/") == 200
+    assert processes.get(port, "/") == 0
+
+
+def test_a_server_that_ends_at_once_says_why():
+    with pytest.raises(processes.SideFailed, match="ended with 1: no port"):
+        with processes.serving(
+            lambda port: python("raise SystemExit('no port')"), "/", processes.Clock(60), 30, ROOT, os.environ
+        ):
+            pass
+
+
+def test_a_clock_that_ran_out_starts_nothing():
+    clock = processes.Clock(10, iter([0.0, 4.0, 4.0, 9.5]).__next__)
+    assert clock.limit(100) == 6.0
+    with pytest.raises(processes.OutOfTime):
+        clock.limit(100)
+
+
+# --- the same weights on both sides --------------------------------------------
+
+
+def test_the_graph_for_genai_answers_as_ours(tmp_path):
+    path = tiny_checkpoint.write(tmp_path / "tiny.gguf", "llama", seed=1)
+    decoder.write_graph(decoder.Checkpoint(path), 32, {"linear": 8, "head": 8, "embedding": 8}, tmp_path / "model.onnx")
+    model = onnx.load(tmp_path / "model.onnx")
+    assert material.for_genai(model) == tiny_checkpoint.Tiny().heads
+    ids = np.random.default_rng(1).integers(0, 320, (2, 9))
+    cache = {f"past.{name}": np.zeros((2, 2, 32, 16), np.float32) for name in ("0.key", "0.value", "1.key", "1.value")}
+    lengths = {"seqlens_k": np.full(2, 8, np.int32), "total_sequence_length": np.array(9, np.int32)}
+    ours = ort.InferenceSession(tmp_path / "model.onnx").run(["logits"], {"input_ids": ids, **lengths, **cache})[0]
+    session = ort.InferenceSession(model.SerializeToString())
+    theirs = session.run(["logits"], {"input_ids": ids, "attention_mask": np.ones_like(ids), **cache})[0]
+    assert theirs.shape == (2, 1, 320) and np.array_equal(ours, theirs[:, 0])
+    assert session.get_outputs()[0].shape[1] == 1, "genai takes logits of one place for the last only if it can see so"
+
+
+def test_the_stock_graph_is_the_same_encoder():
+    tensors = random_base(48, 96, 2, seed=3)
+    random = np.random.default_rng(4)
+    for head, width in (("harm", 96), ("expressibility", 48)):
+        tensors |= {f"{head}.weight": random.standard_normal((5, width)), f"{head}.bias": random.standard_normal(5)}
+    tensors = {name: value.astype(np.float32) for name, value in tensors.items()}
+    rows = [[101, 5, 6, 7, 102], [101, 9, 102]]
+    ids, mask = np.zeros((2, 5), np.int64), np.zeros((2, 5), np.int64)
+    for place, row in enumerate(rows):
+        ids[place, : len(row)], mask[place, : len(row)] = row, 1
+    session = ort.InferenceSession(material.stock(tensors, 12, 1e-12).SerializeToString())
+    harm = session.run(None, {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)})[0]
+    for row, logits in zip(rows, harm):
+        np.testing.assert_allclose(logits, forward(tensors, row)["harm"], atol=1e-4)
+
+
+def test_the_products_are_those_of_a_layer():
+    session = ort.InferenceSession(material.products(48, 96).SerializeToString())
+    assert [tuple(given.shape[1:]) for given in session.get_inputs()] == [(48,), (96,)]
+    assert [output.shape[1] for output in session.get_outputs()] == [144, 48, 96, 48]
+
+
+def test_texts_differ_and_have_fifteen_words():
+    texts = material.sentences(200)
+    assert len(set(texts)) == 200 and {len(text.split()) for text in texts} == {15}
+
+
+def test_a_batch_is_chosen_without_padding():
+    rows = [[1], [1, 2], [3, 4], [5], [5, 6]]
+    assert material.equally_long(rows, 2) == [[1, 2], [3, 4]]
+    with pytest.raises(Exception, match="only 3 of 4"):
+        material.equally_long(rows, 4)
+
+
+def test_marked_pictures_differ_in_bytes_alone():
+    from io import BytesIO
+
+    from PIL import Image
+
+    buffer = BytesIO()
+    Image.new("RGB", (8, 8), "red").save(buffer, "JPEG")
+    one, two = (material.marked(buffer.getvalue(), number) for number in (1, 2))
+    assert one != two and Image.open(BytesIO(one)).tobytes() == Image.open(BytesIO(two)).tobytes()
+
+
+# --- the environment -----------------------------------------------------------
+
+
+def test_every_peer_is_pinned_with_hashes():
+    text = "".join(lock.read_text(encoding="utf-8") for lock in environment.LOCKS)
+    assert text.count("==") <= text.count("--hash=sha256:")
+    peers = environment.Peers(environment.Places.here())
+    assert set(peers.versions()) == {
+        "llama-cpp-python",
+        "onnxruntime-genai",
+        "onnxruntime",
+        "fastapi",
+        "uvicorn",
+        "tokenizers",
+    }
+    assert peers.versions()["onnxruntime"] == "1.31.1", "the server's own version"
+
+
+# --- the profile ---------------------------------------------------------------
+
+
+def node(kind: str, start: int, microseconds: int, columns: int = 8) -> dict[str, Any]:
+    shape = [{"float": [1, 1, columns]}]
+    return {
+        "cat": "Node",
+        "name": f"{kind}_kernel_time",
+        "ts": start,
+        "dur": microseconds,
+        "args": {"op_name": kind, "output_type_shape": shape},
+    }
+
+
+def test_a_profile_gives_each_kind_of_node_its_share_of_an_unwatched_pass():
+    events = [
+        {"cat": "Session", "name": "model_run", "ts": start * 100, "dur": 100} for start in range(step_profile.RUNS + 2)
+    ]
+    for start in range(step_profile.RUNS + 2):
+        events += [
+            node("MatMulNBits", start * 100, 40),
+            node("MatMulNBits", start * 100 + 40, 30, 320),
+            node("Mul", start * 100 + 70, 10),
+        ]
+    events.append(node("Mul", 5, 5000))  # of a warm-up pass
+    found = dict(step_profile.by_part(events, 0.001, {320: "head"}))
+    assert found == {
+        "MatMulNBits": pytest.approx(0.4),
+        "head": pytest.approx(0.3),
+        "Mul": pytest.approx(0.1),
+        "between nodes": pytest.approx(0.2),
+    }
+    with pytest.raises(ValueError, match="0 passes"):
+        step_profile.by_part([], 0.001, {})
+
+
+def test_histograms_are_summed_over_their_labels():
+    text = """\
+a_seconds_sum{model="x"} 1.5
+a_seconds_count{model="x"} 3
+a_seconds_bucket{model="y",le="1"} 1
+a_seconds_sum{model="y"} 0.5
+a_seconds_count{model="y"} 1
+b_sum 2
+b_count 8
+"""
+    assert step_profile.histograms(text) == {"a_seconds": (2.0, 4.0), "b": (2.0, 8.0)}
+
+
+def test_a_table_adds_up_and_gathers_crumbs():
+    text = step_profile.table("T", [("big", 9.9), ("crumb", 0.05), ("crumb too", 0.05)])
+    assert (
+        "| big | 9.90 | 99% |" in text
+        and "| smaller ones together | 0.10 | 1% |" in text
+        and "| **whole** | 10.00 | 100% |" in text
+    )
+    assert "crumb too" not in text
+
+
+def test_only_what_is_between_the_marks_is_replaced():
+    page_ = "head\n<!-- p:begin -->\nold\n<!-- p:end -->\ntail\n"
+    assert step_profile.between(page_, "p", "new\n") == "head\n<!-- p:begin -->\nnew\n<!-- p:end -->\ntail\n"
+    with pytest.raises(ValueError, match="no marks"):
+        step_profile.between("nothing", "p", "new")
+
+
+def test_the_page_in_the_repository_has_its_marks():
+    step_profile.between((ROOT / "docs" / "performance.md").read_text(encoding="utf-8"), "profile", "new")

@@ -1,0 +1,142 @@
+"""Server processes for the tests of deploy/: the real binary on a free port of
+loopback, with the tiny text classifier of tests/fixtures. They answer within
+milliseconds, and what they answer means nothing.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from rust_sources import ROOT
+
+BINARY = Path(os.environ.get("DICHROIC_TEST_BINARY", ROOT / "target" / "debug" / "dichroic"))
+MODEL = "beta-3-haiku"
+READY_SECONDS = 60
+ANSWER_SECONDS = 30
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def clean_environment() -> dict[str, str]:
+    """This process's environment without settings of a server."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("DICHROIC_")}
+
+
+def make_key(keys_file: Path, *words: str) -> str:
+    """A key as `dichroic keys create` makes it, with limits of its own."""
+    command = [BINARY, "keys", "create", "--keys-file", keys_file, "--label", "test", *words]
+    done = subprocess.run(
+        command, cwd=keys_file.parent, env=clean_environment(), capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+class Answer:
+    """Status, headers and how long it took."""
+
+    def __init__(self, status: int, headers: http.client.HTTPMessage, seconds: float) -> None:
+        self.status, self.headers, self.seconds = status, headers, seconds
+
+
+class Replica:
+    """A server process; its log is the file `log` of its folder."""
+
+    def __init__(self, folder: Path, keys_file: Path, **settings: str) -> None:
+        assert BINARY.is_file(), f"{BINARY} is missing: run `cargo build` (make test-deploy does)"
+        library = ROOT / "runtime/libonnxruntime.so"
+        assert library.exists(), f"{library} is missing: run `make setup`"
+        folder.mkdir(parents=True)
+        self.folder, self.port = folder, free_port()
+        model = folder / "models" / MODEL / "build" / "text"
+        shutil.copytree(ROOT / "tests/fixtures/tiny-text", model)
+        environment = {
+            **clean_environment(),
+            "DICHROIC_MODELS_DIR": str(folder / "models"),
+            "DICHROIC_MODELS": MODEL,
+            "DICHROIC_RUNTIME_LIBRARY": str(library),
+            "DICHROIC_KEYS_FILE": str(keys_file),
+            # Nobody is told: keys that are made later take their time until they are read.
+            "DICHROIC_API_KEY": secrets.token_urlsafe(32),
+            "DICHROIC_LISTEN": f"127.0.0.1:{self.port}",
+            "DICHROIC_THREADS": "2",
+            **settings,
+        }
+        with open(folder / "log", "wb") as log:
+            self.process = subprocess.Popen([BINARY, "serve"], cwd=folder, env=environment, stdout=log, stderr=log)
+        try:
+            self._await_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _await_ready(self) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            assert self.process.poll() is None, self.log()[-2000:]
+            try:
+                if self.get("/readyz")[0] == 200:
+                    return
+            except OSError:
+                pass
+            assert time.monotonic() < deadline, "the server was not ready in time"
+            time.sleep(0.05)
+
+    def connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_SECONDS)
+
+    def get(self, path: str) -> tuple[int, str]:
+        connection = self.connect()
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def ask(self, key: str, connection: http.client.HTTPConnection | None = None) -> Answer:
+        """One text moderated, over the given connection or one of its own."""
+        own = connection or self.connect()
+        try:
+            start = time.monotonic()
+            body = json.dumps({"text": "the train leaves at nine", "model": MODEL})
+            headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+            own.request("POST", "/v1/guardians/text", body, headers)
+            answer = own.getresponse()
+            answer.read()
+            return Answer(answer.status, answer.headers, time.monotonic() - start)
+        finally:
+            if connection is None:
+                own.close()
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text(encoding="utf-8", errors="replace")
+
+    def logged(self, message: str) -> list[dict[str, object]]:
+        """The lines of the log whose message begins so."""
+        lines = [json.loads(line) for line in self.log().splitlines() if line.startswith("{")]
+        return [line for line in lines if str(line.get("message", "")).startswith(message)]
+
+    def counter(self, series: str) -> float:
+        """The value of one series, labels included; a series that is not there is an error."""
+        (line,) = [line for line in self.get("/metrics")[1].splitlines() if line.startswith(f"{series} ")]
+        return float(line.rsplit(" ", 1)[1])
+
+    def stop(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(40)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()

@@ -1,0 +1,188 @@
+//! `dichroic models`.
+
+use std::{fs, path::Path, process::Output};
+
+use serde_json::{Value, json};
+
+use crate::support::{Server, checkout, install, run, stderr, stdout};
+
+const TEXT: &str = "alpha-4o-mini/build/text";
+const IMAGE: &str = "beta-3-haiku/build/image";
+
+fn listed(folder: &Path) -> Value {
+    let output = run(folder, &["models", "list", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    serde_json::from_str(stdout(&output)).unwrap()
+}
+
+/// Adds the fixture as alpha's text classifier.
+fn add(folder: &Path, fixture: &str, more: &[&str]) -> Output {
+    let dir = checkout("tests/fixtures").join(fixture);
+    run(folder, &[&["models", "add", dir.to_str().unwrap(), "--id", "alpha-4o-mini"], more].concat())
+}
+
+/// What lies in the folder that holds the components of alpha.
+fn components(folder: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(folder.join("models/alpha-4o-mini/build")) else { return Vec::new() };
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn list_tells_what_is_installed() {
+    let folder = tempfile::tempdir().unwrap();
+    install(folder.path(), "tiny-text", TEXT);
+    install(folder.path(), "tiny-image", IMAGE);
+    let list = listed(folder.path());
+    assert_eq!(list.as_array().unwrap().len(), 2);
+    assert_eq!(list[0]["id"], "alpha-4o-mini");
+    assert_eq!(list[0]["component"], "text");
+    assert_eq!(list[0]["model"], "tiny text classifier");
+    assert_eq!(list[0]["licence"], "MIT");
+    assert_eq!(list[0]["bytes"], 7504 + 1621);
+    let hash = list[1]["manifest_sha256"].as_str().unwrap();
+    assert_eq!(hash.len(), 64);
+    let table = run(folder.path(), &["models", "list"]);
+    let lines: Vec<_> = stdout(&table).lines().collect();
+    assert!(lines[0].starts_with("ID             COMPONENT  MODEL"), "{lines:?}");
+    assert!(lines[1].starts_with("alpha-4o-mini  text       tiny text classifier   MIT      0.1 MB  "), "{lines:?}");
+    assert!(lines[2].starts_with("beta-3-haiku") && lines[2].ends_with(&hash[..12]), "{lines:?}");
+}
+
+#[test]
+fn a_damaged_manifest_does_not_hide_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = install(folder.path(), "tiny-text", TEXT);
+    install(folder.path(), "tiny-image", IMAGE);
+    fs::write(text.join("manifest.json"), "{").unwrap();
+    let output = run(folder.path(), &["models", "list"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stdout(&output).contains("tiny image classifier"));
+    assert!(stderr(&output).contains("alpha-4o-mini/build/text/manifest.json is not a manifest"), "{output:?}");
+}
+
+#[test]
+fn verify_names_every_file_that_differs() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = install(folder.path(), "tiny-text", TEXT);
+    install(folder.path(), "tiny-image", IMAGE);
+    let intact = run(folder.path(), &["models", "verify"]);
+    assert_eq!(intact.status.code(), Some(0), "{intact:?}");
+    assert_eq!(stdout(&intact).lines().filter(|line| line.starts_with("ok    ")).count(), 2, "{intact:?}");
+
+    // The first keeps its size and the second does not.
+    let mut graph = fs::read(text.join("model.onnx")).unwrap();
+    graph[100] ^= 1;
+    fs::write(text.join("model.onnx"), graph).unwrap();
+    fs::write(text.join("tokenizer.json"), "{}").unwrap();
+    let damaged = run(folder.path(), &["models", "verify"]);
+    assert_eq!(damaged.status.code(), Some(1));
+    let lines: Vec<_> = stdout(&damaged).lines().collect();
+    assert!(lines[0].starts_with("FAIL  alpha-4o-mini    text") && lines[0].contains("model.onnx"), "{lines:?}");
+    assert!(lines[1].contains("tokenizer.json") && lines[1].contains("found 2 bytes"), "{lines:?}");
+    assert!(lines[2].starts_with("ok    beta-3-haiku     image"), "{lines:?}");
+    let named = run(folder.path(), &["models", "verify", "beta-3-haiku"]);
+    assert_eq!(named.status.code(), Some(0), "{named:?}");
+}
+
+#[test]
+fn nothing_to_verify_is_a_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = run(folder.path(), &["models", "verify"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(stderr(&output), "dichroic: no model is installed in models; run `make build`, or check --models-dir\n");
+    install(folder.path(), "tiny-text", TEXT);
+    let named = run(folder.path(), &["models", "verify", "delta-3.1"]);
+    assert_eq!(named.status.code(), Some(1));
+    assert!(stderr(&named).contains("no model of delta-3.1"), "{named:?}");
+    let unknown = run(folder.path(), &["models", "verify", "delta"]);
+    assert_eq!(unknown.status.code(), Some(2));
+}
+
+#[test]
+fn a_classifier_of_ones_own_answers_through_the_interface() {
+    let folder = tempfile::tempdir().unwrap();
+    let map = ["--map", "toxic=hate", "--map", "threat=violence"];
+    let output = add(folder.path(), "tiny-sigmoid", &[&map[..], &["--licence", "Apache-2.0"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let remark = stderr(&output);
+    assert!(remark.contains("No label stands for sexual, self_harm, defamation"), "{remark}");
+    assert_eq!(components(folder.path()), ["text"], "nothing is left beside it");
+    let list = listed(folder.path());
+    assert_eq!((list[0]["model"].as_str(), list[0]["licence"].as_str()), (Some("tiny-sigmoid"), Some("Apache-2.0")));
+    assert!(stdout(&output).contains(list[0]["manifest_sha256"].as_str().unwrap()));
+    assert_eq!(run(folder.path(), &["models", "verify"]).status.code(), Some(0));
+
+    let server = Server::start(folder.path(), &[]);
+    for (text, hate, violence) in [
+        ("i hate you", 0.982, 0.018),
+        ("kill", 0.018, 0.982),
+        ("you are nice", 0.018, 0.018),
+        // Longer than a window of 32 tokens: the word stands in the last.
+        (&format!("{} kill", "the day ".repeat(30)), 0.018, 0.982),
+    ] {
+        let scores = &server.ask("/v1/guardians/text", &json!({"text": text}))["category_scores"];
+        let score = |category: &str| scores[category].as_f64().unwrap();
+        assert!((score("hate") - hate).abs() < 0.001, "{text}: {scores}");
+        assert!((score("violence") - violence).abs() < 0.001, "{text}: {scores}");
+        for bare in ["sexual", "self_harm", "defamation"] {
+            assert!(score(bare).abs() < f64::EPSILON, "{text}: {scores}");
+        }
+    }
+}
+
+#[test]
+fn an_installed_classifier_is_replaced_only_when_told_to() {
+    let folder = tempfile::tempdir().unwrap();
+    install(folder.path(), "tiny-text", TEXT);
+    let map = ["--map", "LABEL_1=defamation", "--name", "mine"];
+    let refused = add(folder.path(), "tiny-softmax", &map);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("--replace puts this one in its place"), "{refused:?}");
+    assert_eq!(listed(folder.path())[0]["model"], "tiny text classifier");
+    let replaced = add(folder.path(), "tiny-softmax", &[&map[..], &["--replace"]].concat());
+    assert_eq!(replaced.status.code(), Some(0), "{}", stderr(&replaced));
+    assert_eq!(listed(folder.path())[0]["model"], "mine");
+    assert_eq!(components(folder.path()), ["text"]);
+}
+
+#[test]
+fn what_gives_no_answer_is_not_installed() {
+    let folder = tempfile::tempdir().unwrap();
+    // Our own graph in an exporter's clothes: it takes other inputs.
+    let dir = folder.path().join("odd");
+    fs::create_dir(&dir).unwrap();
+    for (fixture, name) in
+        [("tiny-text", "model.onnx"), ("tiny-sigmoid", "config.json"), ("tiny-sigmoid", "tokenizer.json")]
+    {
+        fs::copy(checkout("tests/fixtures").join(fixture).join(name), dir.join(name)).unwrap();
+    }
+    let arguments = ["models", "add", "odd", "--id", "alpha-4o-mini", "--map", "toxic=hate"];
+    let output = run(folder.path(), &arguments);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("odd is not added") && stderr(&output).contains("input_ids, lengths"),
+        "{output:?}"
+    );
+    assert_eq!(components(folder.path()), [""; 0]);
+
+    // One that puts nothing around a text was not trained as our windows are cut.
+    fs::copy(checkout("tests/fixtures/tiny-text/tokenizer.json"), dir.join("tokenizer.json")).unwrap();
+    let output = run(folder.path(), &arguments);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("puts 0 tokens around a text"), "{output:?}");
+}
+
+#[test]
+fn wrong_labels_and_categories_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let label = add(folder.path(), "tiny-sigmoid", &["--map", "rude=hate"]);
+    assert_eq!(label.status.code(), Some(1));
+    let expected = "the label \"rude\" does not exist; the model's labels are toxic, threat, friendly";
+    assert!(stderr(&label).contains(expected), "{label:?}");
+    for wrong in [&["--map", "toxic=rude"][..], &["--map", "toxic"], &[]] {
+        assert_eq!(add(folder.path(), "tiny-sigmoid", wrong).status.code(), Some(2), "{wrong:?}");
+    }
+    let generator = add(folder.path(), "tiny-generator", &["--map", "toxic=hate"]);
+    assert_eq!(generator.status.code(), Some(1));
+    assert!(stderr(&generator).contains("config.json"), "{generator:?}");
+}

@@ -1,0 +1,117 @@
+//! The binary, a folder of models made of fixtures, and a running server.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::Duration,
+};
+
+use serde_json::Value;
+
+/// The bootstrap key of every server here.
+pub(crate) const KEY: &str = "a-key-for-the-tests-of-the-cli";
+
+/// A file of the checkout.
+pub(crate) fn checkout(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// The binary in a folder of its own, with no setting from outside but where the runtime library is.
+pub(crate) fn dichroic(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dichroic"));
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if name.starts_with("DICHROIC_") || ["NO_COLOR", "CLICOLOR_FORCE", "CLICOLOR"].contains(&name.as_str()) {
+            command.env_remove(name);
+        }
+    }
+    command.env("DICHROIC_RUNTIME_LIBRARY", checkout("runtime/libonnxruntime.so")).current_dir(folder);
+    command
+}
+
+pub(crate) fn run(folder: &Path, arguments: &[&str]) -> Output {
+    dichroic(folder).args(arguments).output().unwrap()
+}
+
+pub(crate) fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+pub(crate) fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+/// Installs a fixture as a component below `folder/models`.
+pub(crate) fn install(folder: &Path, fixture: &str, place: &str) -> PathBuf {
+    let target = folder.join("models").join(place);
+    fs::create_dir_all(&target).unwrap();
+    for entry in fs::read_dir(checkout("tests/fixtures").join(fixture)).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), target.join(entry.file_name())).unwrap();
+    }
+    target
+}
+
+/// A server that ends with its value.
+pub(crate) struct Server {
+    process: Child,
+    pub(crate) address: SocketAddr,
+}
+
+impl Server {
+    /// Serves what is installed in `folder` on a free port of the loopback.
+    pub(crate) fn start(folder: &Path, environment: &[(&str, &str)]) -> Self {
+        let mut process = dichroic(folder)
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .env("DICHROIC_API_KEY", KEY)
+            .envs(environment.iter().copied())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
+        let mut seen = Vec::new();
+        let address = lines.by_ref().map(Result::unwrap).find_map(|line| {
+            let entry = serde_json::from_str::<Value>(&line).unwrap_or_default();
+            let address =
+                (entry["message"] == "listening").then(|| entry["address"].as_str().unwrap().parse().unwrap());
+            seen.push(line);
+            address
+        });
+        let Some(address) = address else {
+            let _ = process.wait();
+            panic!("the server did not start: {seen:#?}");
+        };
+        // A full pipe would stop the server.
+        thread::spawn(move || lines.for_each(drop));
+        Self { process, address }
+    }
+
+    /// The answer to a request, which must be 200.
+    pub(crate) fn ask(&self, path: &str, body: &Value) -> Value {
+        let body = body.to_string();
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {KEY}\r\ncontent-type: application/json\r\n\
+             connection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 "), "{answer}");
+        serde_json::from_str(body).unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
