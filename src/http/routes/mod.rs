@@ -97,7 +97,7 @@ mod tests {
         let escaped = |code: u32| format!("\\u{code:04x}");
         let mut class = String::from("[^");
         for first in (0..=u32::from(char::MAX)).filter(|&code| blank(code) && (code == 0 || !blank(code - 1))) {
-            let last = (first..).take_while(|&code| blank(code)).last().unwrap();
+            let last = (first..=u32::from(char::MAX)).take_while(|&code| blank(code)).last().unwrap();
             class += &escaped(first);
             if last > first {
                 class += if last == first + 1 { "" } else { "-" };
