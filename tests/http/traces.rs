@@ -115,7 +115,8 @@ fn attributes(attributes: &[KeyValue]) -> BTreeMap<&str, String> {
 async fn a_request_is_a_span_and_below_it_are_its_wait_and_its_inference() {
     let collector = Collector::start(StatusCode::OK).await;
     let traced = Traced::to(&collector.endpoint);
-    let mut request = post(GUARD_TEXT, json!({"text": "zebra reader:slow hate=0.9"}).to_string());
+    // Without a figure: a text that reads otherwise when its disguise is undone is two items.
+    let mut request = post(GUARD_TEXT, json!({"text": "zebra reader:slow"}).to_string());
     for (name, value) in [
         ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
         ("tracestate", "animal=zebra"),
