@@ -150,12 +150,12 @@ fn verify(models: &Path, ids: &[ModelId]) -> anyhow::Result<ExitCode> {
     let ids = if named { ids } else { &ModelId::ALL[..] };
     let found = found(models, ids);
     let remedy = format!("in {}; run `make build`, or check --models-dir", models.display());
-    if found.is_empty() {
-        bail!("no model is installed {remedy}");
-    }
     // Whoever names an identifier wants it there.
     if let Some(absent) = ids.iter().find(|id| named && !found.iter().any(|(found, _, _)| found == *id)) {
         bail!("no model of {absent} is installed {remedy}");
+    }
+    if found.is_empty() {
+        bail!("no model is installed {remedy}");
     }
     let mut out = io::stdout().lock();
     let mut intact = true;

@@ -175,7 +175,7 @@ fn colours(rgb: &[u8]) -> impl Iterator<Item = Option<[u8; 3]>> {
     let (pixels, _) = rgb.as_chunks::<3>();
     pixels.iter().map(|pixel| {
         let (high, low) = (*pixel.iter().max().unwrap(), *pixel.iter().min().unwrap());
-        (high - low > 100).then(|| pixel.map(|value| if value > high / 2 { 255 } else { 0 }))
+        (high - low > 200).then(|| pixel.map(|value| if value > high / 2 { 255 } else { 0 }))
     })
 }
 
