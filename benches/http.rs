@@ -28,7 +28,7 @@ use dichroic::{
     registry::Bundle,
     runtime::{Runtime, TextClassifier, WindowTokenizer},
     service::{Models, ServiceOptions, Services, TextGuardian},
-    telemetry::Metrics,
+    telemetry::{Metrics, Traces},
 };
 use futures_util::future::try_join_all;
 use secrecy::SecretString;
@@ -62,6 +62,7 @@ fn app() -> App {
         keys: Arc::new(KeyStore::open(None, Some(SecretString::from(KEY)), unlimited).unwrap()),
         limiter: Arc::new(MemoryLimiter::default()),
         metrics,
+        traces: Traces::default(),
         lifecycle: Lifecycle::new(),
         bodies: BodyLimits::default(),
         playground: false,

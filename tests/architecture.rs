@@ -36,8 +36,16 @@ const KEEPERS: &[(&str, &[&str])] = &[
     ("gif", &["imaging"]),
     ("axum", &["http"]),
     // `bench` is a client.
-    ("hyper", &["cli", "http"]),
-    ("hyper_util", &["cli", "http"]),
+    ("hyper", &["cli", "http", "telemetry"]),
+    ("hyper_util", &["cli", "http", "telemetry"]),
+    // What calls out: nothing but the exporter of traces, and `bench`.
+    ("hyper::client", &["cli", "telemetry"]),
+    // The same in a group of imports.
+    ("client", &["cli", "telemetry"]),
+    ("opentelemetry", &["telemetry"]),
+    ("opentelemetry_http", &["telemetry"]),
+    ("opentelemetry_otlp", &["telemetry"]),
+    ("opentelemetry_sdk", &["telemetry"]),
     ("rustls", &["access", "http"]),
     ("tokio_rustls", &["http"]),
     ("x509_parser", &["http"]),
@@ -55,7 +63,7 @@ const KEEPERS: &[(&str, &[&str])] = &[
     ("prometheus", &["telemetry"]),
     ("rayon", &["cli", "service"]),
     ("redis", &["access"]),
-    ("tokio", &["access", "cli", "engine", "http", "lifecycle", "service"]),
+    ("tokio", &["access", "cli", "engine", "http", "lifecycle", "service", "telemetry"]),
     ("tokio_util", &["http", "lifecycle"]),
     ("whichlang", &["service"]),
 ];

@@ -249,7 +249,8 @@ fn text_reader(bundle: &Arc<Bundle>) -> TextReader {
         orientation: stage(bundle, LineOrientation::open),
         recogniser: stage(bundle, LineRecogniser::open),
     };
-    TextReader::new(stages, bundle.manifest().text_reader.unwrap(), bundle.digest().to_owned())
+    let metrics = Metrics::new().unwrap();
+    TextReader::new(stages, bundle.manifest().text_reader.unwrap(), bundle.digest().to_owned(), metrics)
 }
 
 /// The words of a picture in reading order.

@@ -1,7 +1,7 @@
 //! A client for measuring: one keep-alive connection to a server on this machine, HTTP/1.1 with bodies of known length.
 //!
 //! Shared by `benches/http.rs` and `examples/gauge.rs`. Does as little as it can, because it runs on the cores that it
-//! measures. No HTTP client library is linked, not even for measurements (`deny.toml`).
+//! measures. It uses no HTTP client library.
 
 use std::io;
 

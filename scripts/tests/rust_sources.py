@@ -22,6 +22,7 @@ class Setting:
     default: int | None = None
     least: int | None = None
     most: int | None = None
+    switch: bool = False
 
     @property
     def variable(self) -> str:
@@ -39,13 +40,13 @@ def settings() -> dict[str, Setting]:
         if not text or text.startswith("//"):
             continue
         number = re.fullmatch(r'number\("(\w+)", ([\d_]+), ([\d_]+), ([\d_]+)\),', text)
-        other = re.fullmatch(r'(?:text\("(\w+)"\)|Setting \{ name: "(\w+)", kind: Kind::(?:List|Switch) \}),', text)
+        other = re.fullmatch(r'(?:text\("(\w+)"\)|Setting \{ name: "(\w+)", kind: Kind::(List|Switch) \}),', text)
         assert number or other, f"cannot read the setting {text!r}"
         if number:
             found[number[1]] = Setting(number[1], *(int(value.replace("_", "")) for value in number.groups()[1:]))
         else:
             name = other[1] or other[2]
-            found[name] = Setting(name)
+            found[name] = Setting(name, switch=other[3] == "Switch")
     assert len(found) == int(declared[1])
     fields = re.search(r"struct RawConfig \{(.*?)\n\}", source, re.DOTALL)
     assert fields and list(found) == re.findall(r"pub\(super\) (\w+): Option<", fields[1])
@@ -60,7 +61,7 @@ def default(name: str) -> int:
 
 
 def text_defaults() -> dict[str, str]:
-    """The defaults of the settings that are no numbers, from the help."""
+    """The defaults of the settings that are no numbers and have one, from the help."""
     help_ = _source("config/raw.rs")
     found = {}
     for name in [setting.name for setting in settings().values() if setting.default is None]:
@@ -94,7 +95,7 @@ class Metric:
 
 
 def metrics() -> dict[str, Metric]:
-    """Every metric of src/telemetry/metrics.rs by its full name."""
+    """Every metric of src/telemetry/metrics.rs by its full name, those of the process too."""
     source = _source("telemetry/metrics.rs")
     namespace = re.search(r'Registry::new_custom\(Some\("(\w+)"\.into\(\)\), None\)', source)
     shared = dict(re.findall(r"const (\w+): &\[&str\] = &\[(.*?)\];", source))
@@ -110,7 +111,16 @@ def metrics() -> dict[str, Metric]:
         assert several == bool(labels), name
         listed = shared.get(labels, labels)
         found[f"{namespace[1]}_{name}"] = Metric(kind.rstrip("s"), frozenset(re.findall(r'"(\w+)"', listed)))
-    return found
+    process = re.findall(r'\("(counter|gauge)", "(process_\w+)"\)', source)
+    assert len(process) == 7, "the list of the process's metrics is not where it was"
+    return found | {name: Metric(kind, frozenset()) for kind, name in process}
+
+
+def label_values(name: str) -> set[str]:
+    """A closed set of values of a label, such as TASKS."""
+    listed = re.search(rf"pub const {name}: \[&str; \d+\] = \[(.*?)\];", _source("telemetry/metrics.rs"))
+    assert listed, f"{name} is not where it was"
+    return set(re.findall(r'"(\w+)"', listed[1]))
 
 
 def constant(path: str, name: str) -> int:

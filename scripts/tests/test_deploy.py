@@ -84,6 +84,11 @@ SETS: dict[str, dict[str, Any]] = {
     },
     "plain redis": {"keys": {"existingSecret": "k"}, "replicas": 3, "redis": {"url": "redis://10.0.0.5"}},
     "closed": {"keys": {"existingSecret": "k"}, "networkPolicy": {"fromOwnNamespace": False}},
+    "traced": {
+        "keys": {"existingSecret": "k"},
+        "config": {"otlp_endpoint": "http://collector.monitoring:4318", "playground": False},
+        "networkPolicy": {"egress": [{"ports": [{"port": 4318, "protocol": "TCP"}]}]},
+    },
 }
 
 
@@ -221,7 +226,7 @@ def test_probes_ask_what_the_server_answers(release: Release) -> None:
 def test_the_end_leaves_time_for_the_pause_and_the_grace(release: Release) -> None:
     grace = release.settings["shutdown_grace_ms"] / 1000
     pause = release.container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
-    assert release.pod["terminationGracePeriodSeconds"] >= pause + grace + 2
+    assert release.pod["terminationGracePeriodSeconds"] >= pause + grace + 3
 
 
 def test_no_key_stands_anywhere_but_in_the_secret(release: Release) -> None:
@@ -244,7 +249,7 @@ def test_the_settings_are_ones_that_the_server_takes(release: Release) -> None:
             assert type(value) is int and setting.least <= value <= setting.most, name
         else:
             assert isinstance(value, list) == (name == "models")
-            assert isinstance(value, bool) == (name == "playground")
+            assert isinstance(value, bool) == setting.switch, name
     mounts = {mount["name"]: mount["mountPath"] for mount in release.container["volumeMounts"]}
     assert written["keys_file"] == f"{mounts['keys']}/keys.json"
     assert ("redis_url" in written) == ("replicas" in written)
@@ -268,7 +273,8 @@ def test_the_values_default_to_the_servers_defaults_within_its_bounds(chart: Any
             assert values[name] == setting.default, name
             assert (bounds[name]["minimum"], bounds[name]["maximum"]) == (setting.least, setting.most), name
     assert (values["models"], values["log_format"], values["log"]) == ([], "json", "info")
-    assert (values["redis_prefix"], values["playground"]) == ("dichroic:", True)
+    texts = (values["redis_prefix"], values["playground"], values["otlp_endpoint"])
+    assert texts == ("dichroic:", True, "")
     assert bounds["models"]["items"]["enum"] == model_ids()
 
 
@@ -296,7 +302,9 @@ def test_texts_reach_the_settings_as_they_were_written(chart: Any) -> None:
         (with_keys(config={"models": ["alpha"]}), "/config/models"),
         (with_keys(config={"log_format": "xml"}), "/config/log_format"),
         (with_keys(config={"redis_prefix": ""}), "/config/redis_prefix"),
-        (with_keys(config={"playground": "false"}), "/config/playground"),
+        (with_keys(config={"playground": "off"}), "/config/playground"),
+        (with_keys(config={"otlp_endpoint": "https://collector:4318"}), "/config/otlp_endpoint"),
+        (with_keys(networkPolicy={"egress": "all"}), "/networkPolicy/egress"),
         (with_keys(redis={"url": "10.0.0.5:6379"}), "/redis/url"),
         (with_keys(redis={"url": "redis://user:open-sesame@h"}), "/redis/url"),
         (with_keys(redis={"url": "rediss://h#insecure"}), "/redis/url"),
@@ -387,6 +395,15 @@ def test_the_network_policy_lets_nothing_out_and_only_the_named_in(chart: Any) -
     assert rule["from"] == [{"podSelector": {}}, {"namespaceSelector": {"matchExpressions": [chosen]}}]
     assert Release(chart, SETS["closed"])["NetworkPolicy"]["spec"]["ingress"] == []
     assert "NetworkPolicy" not in Release(chart, SETS["alone"])
+
+
+def test_traces_are_let_out_to_where_they_are_sent(chart: Any) -> None:
+    release = Release(chart, SETS["traced"])
+    assert release.settings["otlp_endpoint"] == "http://collector.monitoring:4318"
+    assert release["NetworkPolicy"]["spec"]["egress"] == [{"ports": [{"port": 4318, "protocol": "TCP"}]}]
+    both = with_keys(redis={"url": "redis://10.0.0.5"}, networkPolicy=SETS["traced"]["networkPolicy"])
+    egress = Release(chart, both)["NetworkPolicy"]["spec"]["egress"]
+    assert [rule["ports"][0]["port"] for rule in egress] == [6379, 53, 4318]
 
 
 def test_redis_is_let_out_to_and_nothing_else(chart: Any) -> None:

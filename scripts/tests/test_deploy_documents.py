@@ -84,7 +84,7 @@ def test_the_unit_starts_the_server_with_files_that_it_explains() -> None:
         assert path.startswith(f"/var/lib/{service['StateDirectory'][0]}/")
     assert service["WorkingDirectory"] == ["/opt/dichroic"]
     assert service["EnvironmentFile"][0].startswith("-")
-    assert int(service["TimeoutStopSec"][0]) * 1000 >= default("shutdown_grace_ms") + 2000
+    assert int(service["TimeoutStopSec"][0]) * 1000 >= default("shutdown_grace_ms") + 3000
     assert int(service["LimitNOFILE"][0]) > default("max_connections")
 
 
@@ -123,10 +123,11 @@ def test_the_example_has_every_setting_with_its_default_and_no_other() -> None:
             assert stated[name] == setting.default, name
     for name, value in text_defaults().items():
         if name != "models":
-            # What has no default is shown empty, which the server refuses: an example would be used.
+            # What has no default is shown empty: an example would be used.
             assert stated[name] == {"true": True, "false": False, "none": ""}.get(value, value), name
     for name in secrets():
         assert stated[name] == ""
+    assert stated["otlp_endpoint"] == "", "it is off until somebody names a collector"
 
 
 def test_every_setting_of_the_example_is_explained() -> None:
@@ -190,7 +191,20 @@ def test_settings_metrics_and_codes_that_a_document_names_exist(document: str) -
         assert name in alerts, name
     named = r"`(\w+_ms|\w+_queue|usage_limit|batch_\w+|generator_\w+|max_connections|redis_\w+|replicas)`"
     for name in re.findall(named, text):
-        assert name in settings(), name
+        assert name in settings() or name in logged(), name
+
+
+def logged() -> list[str]:
+    """The fields of a request's log line."""
+    fields = re.search(r"tracing::\$level!\(([\w\s,]+)\$message", read("src/http/observe.rs"))
+    assert fields, "the log line is not where it was"
+    return re.findall(r"\w+", fields[1])
+
+
+def test_every_field_of_the_log_line_is_documented() -> None:
+    table = read("docs/operations.md").split("**Logs**", 1)[1].split("\nProbes", 1)[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert sorted(re.findall(r"`(\w+)`", "".join(rows))) == sorted([*logged(), "request_id", "span"])
 
 
 def test_what_nobody_measured_has_no_number() -> None:

@@ -173,7 +173,7 @@ def test_two_replicas_nginx_redis_and_prometheus_with_no_more_rights_than_they_n
         assert replica["user"] == f"{USER}:{USER}"
         assert "ports" not in replica
         assert list(replica["networks"]) == ["inside", "limits"]
-        assert seconds(replica["stop_grace_period"]) * 1000 >= default("shutdown_grace_ms") + 2000
+        assert seconds(replica["stop_grace_period"]) * 1000 >= default("shutdown_grace_ms") + 3000
     for network in ("inside", "limits"):
         assert compose()["networks"][network]["internal"] is True
 

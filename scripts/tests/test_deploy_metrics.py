@@ -16,14 +16,12 @@ from typing import Any
 import promql_parser as promql
 import pytest
 import yaml
-from rust_sources import ROOT, error_codes, metrics, settings
+from rust_sources import ROOT, error_codes, label_values, metrics, settings
 
 DEPLOY = ROOT / "deploy"
 PROMTOOL = Path(sys.executable).with_name("promtool")
 # What Prometheus itself adds: the series of whether a target answered, and the labels of where it was.
 OWN_SERIES = {"up"}
-# Why an answer is made again: the words of src/service/prism.rs.
-REGENERATED = {"unfit", "copy", "language", "polarity", "facts"}
 TARGET_LABELS = {"job", "instance", "namespace", "pod"}
 GRAFANA_MACROS = {"$__rate_interval": "5m", "$__range": "1h"}
 
@@ -97,11 +95,13 @@ def unknown_values(selected: Selected) -> Iterator[str]:
     """Values of labels whose values are a closed set, where they are compared with one that is not in it."""
     closed = {
         "reason": set(error_codes()) | {"caller_left"},
-        "component": {"generator", "text", "image"},
+        "component": {"generator", "text", "image", "ocr", "detector", "orientation", "recogniser"},
+        "task": label_values("TASKS"),
+        "outcome": label_values("OUTCOMES"),
         "status": {str(status) for status, _ in error_codes().values()} | {"200", "499"},
     }
     if selected.name == "dichroic_regenerated_total":
-        closed["reason"] = REGENERATED
+        closed["reason"] = regeneration_reasons()
     if selected.name == "dichroic_limit_fallbacks_total":
         closed["reason"] = {"away", "timeout", "error"}
     for label, operator, value in selected.values:
@@ -115,6 +115,16 @@ def unknown_values(selected: Selected) -> Iterator[str]:
             yield f"{label}={value}"
 
 
+def regeneration_reasons() -> set[str]:
+    """Why an answer is made again, from the check that says so."""
+    prism = (ROOT / "src/service/prism.rs").read_text(encoding="utf-8")
+    check = re.search(r"fn failure\(.*?\n    \}", prism, re.DOTALL)
+    assert check, "the check is not where it was"
+    reasons = set(re.findall(r'Some\("(\w+)"\)', check[0]))
+    assert len(reasons) > 3
+    return reasons
+
+
 # --- the checks themselves -----------------------------------------------------
 
 
@@ -124,13 +134,17 @@ def unknown_values(selected: Selected) -> Iterator[str]:
         ("rate(dichroic_request_total[5m])", "dichroic_request_total is no series"),
         ("dichroic_queue_duration_seconds", "dichroic_queue_duration_seconds is no series"),
         ("dichroic_requests_total_sum", "is no series"),
-        ("process_resident_memory_bytes", "is no series"),
+        ("process_resident_memory", "is no series"),
+        ('process_open_fds{operation="sunshine_text"}', "has no label ['operation']"),
         ('dichroic_requests_total{code="200"}', "has no label ['code']"),
         ('rate(dichroic_batch_size_sum{le="1"}[5m])', "has no label ['le']"),
         ("sum by (model) (rate(dichroic_rejected_total[5m]))", "cannot be grouped by ['model']"),
         ('dichroic_rejected_total{reason="overload"}', "no request has reason=overload"),
         ('dichroic_rejected_total{reason=~"overloaded|forbidden"}', "no request has reason=~forbidden"),
         ('dichroic_requests_total{status="503"}', "no request has status=503"),
+        ('dichroic_regenerated_total{reason="overloaded"}', "no request has reason=overloaded"),
+        ('dichroic_task_panics_total{task="audio"}', "no request has task=audio"),
+        ('dichroic_trace_posts_total{outcome="lost"}', "no request has outcome=lost"),
         ("rate(dichroic_requests_total[5m)", "inside brackets"),
         ("1 + 1", "reads nothing"),
     ],
@@ -152,10 +166,26 @@ def test_the_statuses_that_are_counted_are_the_ones_that_are_asked_for() -> None
     observe = (ROOT / "src/http/observe.rs").read_text(encoding="utf-8")
     assert "from_u16(499)" in observe and '"caller_left"' in observe
     assert "rejected.with_label_values(&[code])" in observe
-    prism = (ROOT / "src/service/prism.rs").read_text(encoding="utf-8")
-    assert set(re.findall(r'Some\("(\w+)"\)$', prism, re.MULTILINE)) == REGENERATED
     redis = (ROOT / "src/access/limits/redis.rs").read_text(encoding="utf-8")
     assert set(re.findall(r'Self::\w+ => "(\w+)"', redis)) == {"away", "timeout", "error"}
+
+
+def test_what_may_panic_is_counted_under_a_name_that_is_known() -> None:
+    counted = set()
+    for path in ("src/http/observe.rs", "src/http/extract.rs"):
+        source = (ROOT / path).read_text(encoding="utf-8")
+        counted |= set(re.findall(r'task_panics\s*\.with_label_values\(&\["(\w+)"\]\)', source))
+    serve = (ROOT / "src/cli/serve.rs").read_text(encoding="utf-8")
+    counted |= set(re.findall(r'every_round\(\s*&lifecycle,\s*&metrics,\s*"(\w+)"', serve))
+    pool = (ROOT / "src/service/pool.rs").read_text(encoding="utf-8")
+    counted |= set(re.findall(r'Self::\w+ => "(\w+)"', pool))
+    assert counted == label_values("TASKS")
+
+
+def test_the_reasons_for_making_an_answer_again_are_documented() -> None:
+    operations = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    row = next(line for line in operations.splitlines() if line.startswith("| `dichroic_regenerated_total`"))
+    assert set(re.findall(r"`(\w+)`", row)) == regeneration_reasons() | {"dichroic_regenerated_total"}
 
 
 # --- alerts --------------------------------------------------------------------

@@ -171,7 +171,7 @@ impl<'a> Composer<'a> {
             orientation: self.stage(id, bundle, &orientation)?,
             recogniser: self.stage(id, bundle, &recogniser)?,
         };
-        let reader = Arc::new(TextReader::new(stages, spec, bundle.digest().to_owned()));
+        let reader = Arc::new(TextReader::new(stages, spec, bundle.digest().to_owned(), Arc::clone(&self.metrics)));
         self.readers.insert(bundle.digest().to_owned(), Arc::clone(&reader));
         Ok(reader)
     }

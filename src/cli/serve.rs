@@ -13,11 +13,13 @@ use crate::{
     lifecycle::Lifecycle,
     registry::Registry,
     runtime::Runtime,
-    telemetry::{Metrics, subscriber},
+    telemetry::{Metrics, Traces, subscriber},
 };
 
 /// How often the key file and the files of TLS are looked at.
 const RELOAD: Duration = Duration::from_secs(2);
+/// How long a stop waits for the last traces.
+const LAST_TRACES: Duration = Duration::from_secs(1);
 
 /// Serves until a signal.
 pub(super) fn run(config: &Config) -> anyhow::Result<()> {
@@ -32,7 +34,7 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
     let registry = Registry::open(&config.models_dir, &config.models)?;
     let runtime = Runtime::load(&config.runtime_library, config.threads.get())?;
     tracing::info!(threads = config.threads, library = runtime.build_info(), "runtime loaded");
-    workers(config.threads.get()).build_global().context("cannot start the picture threads")?;
+    workers(config.threads.get()).build_global().context("cannot start the pool")?;
     let services = Arc::new(Composer::new(config, runtime, Arc::clone(&metrics)).services(&registry)?);
 
     let tokio = tokio::runtime::Builder::new_multi_thread()
@@ -41,6 +43,10 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start the network threads")?;
+    let traces = match &config.otlp_endpoint {
+        Some(endpoint) => Traces::to(endpoint, &metrics, tokio.handle().clone()).context("cannot set up traces")?,
+        None => Traces::default(),
+    };
     let result = tokio.block_on(async {
         let lifecycle = Lifecycle::new();
         tokio::spawn(lifecycle.signals().context("cannot listen for signals")?);
@@ -50,18 +56,19 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
         let readiness = services.readiness().await;
         anyhow::ensure!(readiness.ready, "a model does not answer; run `dichroic check`");
         let limiter = limiter(config, Arc::clone(&metrics)).await?;
-        every_round(&lifecycle, {
+        every_round(&lifecycle, &metrics, "keys", {
             let keys = Arc::clone(&keys);
             move || _ = keys.reload_if_changed()
         });
         if let Some(tls) = tls.clone() {
-            every_round(&lifecycle, move || _ = tls.reload_if_changed());
+            every_round(&lifecycle, &metrics, "tls", move || _ = tls.reload_if_changed());
         }
         let app = App {
             services: Arc::clone(&services),
             keys,
             limiter,
             metrics,
+            traces: traces.clone(),
             lifecycle: lifecycle.clone(),
             bodies: BodyLimits { deadline: config.request_timeout, ..BodyLimits::default() },
             playground: config.playground,
@@ -76,18 +83,20 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
         tracing::info!("stopped");
         Ok(())
     });
+    traces.shutdown(LAST_TRACES);
     // Tasks that ignore the hard stop must not keep the process.
     tokio.shutdown_timeout(Duration::from_secs(1));
     result
 }
 
-/// The pool that decodes pictures, cuts out what is written in them, and tokenises long texts. A task that panics costs its own request, which finds its
-/// reply dropped; without a handler rayon would end the process.
+/// The pool that decodes pictures, cuts out what is written in them, and tokenises long texts. A panic of that work
+/// ends where it was handed over, in `service`. The handler is for work that a library hands over by itself: without
+/// one, rayon would end the process.
 fn workers(threads: usize) -> rayon::ThreadPoolBuilder {
     rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .thread_name(|number| format!("pixels-{number}"))
-        .panic_handler(|_| tracing::error!("a task of the picture threads panicked; its request fails"))
+        .panic_handler(|_| tracing::error!("a task of the pool panicked that belongs to no request"))
 }
 
 fn open_keys(config: &Config) -> anyhow::Result<KeyStore> {
@@ -124,9 +133,11 @@ fn open_tls(config: &Config) -> anyhow::Result<Option<Arc<Tls>>> {
     Ok(Some(Arc::new(Tls::open(&files.certificate, &files.key, files.client_ca.as_deref())?)))
 }
 
-/// Looks at files again and again until the server stops. A failure is logged by `look` itself.
-fn every_round(lifecycle: &Lifecycle, look: impl Fn() + Send + Sync + 'static) {
+/// Looks at files again and again until the server stops. A failure is logged by `look` itself, a panic by the
+/// process's hook, and counted as one of that task.
+fn every_round(lifecycle: &Lifecycle, metrics: &Metrics, task: &'static str, look: impl Fn() + Send + Sync + 'static) {
     let (soft, look) = (lifecycle.soft().clone(), Arc::new(look));
+    let panics = metrics.task_panics.with_label_values(&[task]);
     lifecycle.spawn(async move {
         let mut ticks = tokio::time::interval(RELOAD);
         loop {
@@ -135,7 +146,8 @@ fn every_round(lifecycle: &Lifecycle, look: impl Fn() + Send + Sync + 'static) {
                 _ = ticks.tick() => {
                     let look = Arc::clone(&look);
                     // Reading a file blocks.
-                    let _ = tokio::task::spawn_blocking(move || look()).await;
+                    let looked = tokio::task::spawn_blocking(move || look()).await;
+                    panics.inc_by(u64::from(looked.is_err_and(|error| error.is_panic())));
                 }
             }
         }

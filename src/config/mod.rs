@@ -179,6 +179,8 @@ pub struct Config {
     pub log_format: LogFormat,
     /// What is logged, as a `tracing` filter (its syntax is judged by the subscriber).
     pub log: String,
+    /// The collector that traces are sent to, `http://HOST:PORT`.
+    pub otlp_endpoint: Option<String>,
 }
 
 impl Config {
@@ -288,6 +290,7 @@ fn rule(setting: &Setting) -> String {
             format!("a text of 1 to {MAX_PREFIX_CHARACTERS} visible ASCII characters without spaces")
         }
         (_, "log_format") => "json or text".to_owned(),
+        (_, "otlp_endpoint") => "http://HOST:PORT, such as http://127.0.0.1:4318, or empty".to_owned(),
         _ => "a text that is not empty".to_owned(),
     }
 }
@@ -325,6 +328,7 @@ impl Validator<'_> {
             playground: raw.playground.unwrap_or(true),
             log_format: self.log_format(raw.log_format.as_deref())?,
             log: raw.log.unwrap_or_else(|| "info".to_owned()),
+            otlp_endpoint: self.otlp_endpoint(raw.otlp_endpoint)?,
         })
     }
 
@@ -436,6 +440,23 @@ impl Validator<'_> {
             Some(_) => Err(self.invalid("log_format")),
         }
     }
+
+    /// An empty one is none, so that a template may always write the setting.
+    fn otlp_endpoint(&self, value: Option<String>) -> Result<Option<String>, ConfigError> {
+        let Some(value) = value.filter(|value| !value.is_empty()) else { return Ok(None) };
+        let address = value.strip_prefix("http://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
+        let parts = address.and_then(|address| address.rsplit_once(':'));
+        let named = |host: &str| match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            Some(inner) => inner.parse::<std::net::Ipv6Addr>().is_ok(),
+            None => !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)),
+        };
+        match parts {
+            Some((host, port)) if named(host) && port.parse::<u16>().is_ok_and(|port| port > 0) => {
+                Ok(Some(format!("http://{host}:{port}")))
+            }
+            _ => Err(self.invalid("otlp_endpoint")),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -488,6 +509,7 @@ mod tests {
         assert_eq!((config.max_connections, config.header_timeout), (1024, Duration::from_secs(10)));
         assert!(config.playground);
         assert_eq!((config.log_format, config.log.as_str()), (LogFormat::Json, "info"));
+        assert_eq!(config.otlp_endpoint, None);
     }
 
     #[test]
@@ -500,6 +522,38 @@ mod tests {
             refusal(None, &[("DICHROIC_PLAYGROUND", "off")], &[]),
             "playground, set by the environment variable DICHROIC_PLAYGROUND, must be true or false; correct or \
              remove it"
+        );
+    }
+
+    #[test]
+    fn a_collector_is_a_host_with_a_port_and_nothing_else() {
+        let endpoint = |value: &str| load(None, &[], &["--otlp-endpoint", value]).map(|config| config.otlp_endpoint);
+        for address in ["127.0.0.1:4318", "[::1]:4318", "collector:4318", "otel-collector.monitoring.svc:80"] {
+            let url = format!("http://{address}");
+            assert_eq!(endpoint(&url), Ok(Some(url.clone())));
+            assert_eq!(endpoint(&format!("{url}/")), Ok(Some(url)));
+        }
+        assert_eq!(endpoint(""), Ok(None));
+        for wrong in [
+            "https://collector:4318",
+            "collector:4318",
+            "http://collector",
+            "http://collector:",
+            "http://collector:0",
+            "http://collector:99999",
+            "http://:4318",
+            "http://collector:4318/v1/traces",
+            "http://user@collector:4318",
+            "http://a b:4318",
+            "http://[::1:4318",
+            "http://::1:4318",
+        ] {
+            assert!(endpoint(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(
+            refusal(None, &[("DICHROIC_OTLP_ENDPOINT", "collector")], &[]),
+            "otlp_endpoint, set by the environment variable DICHROIC_OTLP_ENDPOINT, must be http://HOST:PORT, such as \
+             http://127.0.0.1:4318, or empty; correct or remove it"
         );
     }
 

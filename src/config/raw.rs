@@ -82,7 +82,7 @@ const fn number(name: &'static str, default: u64, min: u64, max: u64) -> Setting
 pub const SECRETS: [&str; 3] = ["api_key", "redis_url", "redis_password"];
 
 /// Every setting, in the order of the help.
-pub const SETTINGS: [Setting; 30] = [
+pub const SETTINGS: [Setting; 31] = [
     text("listen"),
     text("tls_certificate_file"),
     text("tls_key_file"),
@@ -114,6 +114,7 @@ pub const SETTINGS: [Setting; 30] = [
     Setting { name: "playground", kind: Kind::Switch },
     text("log_format"),
     text("log"),
+    text("otlp_endpoint"),
 ];
 
 /// The merged settings. Absent ones get their defaults in [`Config`](super::Config).
@@ -153,6 +154,7 @@ pub(super) struct RawConfig {
     pub(super) playground: Option<bool>,
     pub(super) log_format: Option<String>,
     pub(super) log: Option<String>,
+    pub(super) otlp_endpoint: Option<String>,
 }
 
 fn secret<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SecretString>, D::Error> {
@@ -267,6 +269,10 @@ pub struct ServeFlags {
     /// [default: info] [env: DICHROIC_LOG]
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
+    /// OpenTelemetry collector that traces are sent to over OTLP (HTTP, protobuf, no TLS), such as
+    /// http://127.0.0.1:4318; without one there are none [default: none] [env: DICHROIC_OTLP_ENDPOINT]
+    #[arg(long, value_name = "URL")]
+    pub otlp_endpoint: Option<String>,
 }
 
 /// Where a setting came from, as figment's metadata names its provider.

@@ -74,9 +74,12 @@ impl<T: Payload> FromRequest<SharedState> for Valid<T> {
         let value = if held.bytes.len() <= INLINE_BYTES {
             T::parse(&held.bytes)?
         } else {
-            let parsed = tokio::task::spawn_blocking(move || T::parse(&held.bytes)).await;
+            let span = tracing::Span::current();
+            let parse = move || span.in_scope(|| T::parse(&held.bytes));
+            let parsed = tokio::task::spawn_blocking(parse).await;
+            // What the panic said may quote the body; its place has been logged.
             parsed.map_err(|_| {
-                tracing::error!("reading a request body panicked");
+                shared.app.metrics.task_panics.with_label_values(&["body"]).inc();
                 ApiError::Internal
             })??
         };

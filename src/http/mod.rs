@@ -28,7 +28,7 @@ use crate::{
     access::{KeyStore, Limiter},
     lifecycle::Lifecycle,
     service::Services,
-    telemetry::Metrics,
+    telemetry::{Metrics, Traces},
 };
 
 pub use router::router;
@@ -46,6 +46,8 @@ pub struct App {
     pub limiter: Arc<dyn Limiter>,
     /// Where requests are counted.
     pub metrics: Arc<Metrics>,
+    /// Where their traces go.
+    pub traces: Traces,
     /// Whether the server is stopping.
     pub lifecycle: Lifecycle,
     /// How much of a body is held, and for how long.

@@ -1,8 +1,8 @@
 //! What is said and counted about every request: its id, one line in the log, the metrics.
 //!
-//! Owns the request id, the tracing span around a request, the body of error answers (which holds the id), and the
-//! place where a panic ends. Refuses to log anything a caller wrote except a well-formed request id: no text, no key,
-//! no unknown path. Runs on the tokio threads.
+//! Owns the request id, the tracing span around a request, the record of its work, the body of error answers (which
+//! holds the id), and the place where a panic ends. Refuses to log anything a caller wrote except a well-formed request
+//! id: no text, no key, no unknown path. Runs on the tokio threads.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -10,7 +10,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -27,10 +27,11 @@ use uuid::Uuid;
 use super::{SharedState, error::ApiError};
 use crate::{
     domain::{ModelId, Operation},
-    telemetry::Metrics,
+    telemetry::{Record, traces::Answered},
 };
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// Shown for a label that a request never got as far as having.
 const NONE: &str = "none";
@@ -70,14 +71,18 @@ pub(super) async fn observe(State(shared): State<SharedState>, mut request: Requ
     let id = request_id(request.headers());
     // At the level of errors, so that no filter takes the request id away from a line that is shown.
     let span = tracing::error_span!("request", request_id = id.to_str().unwrap_or_default());
-    let entry = Entry::new(&request, Arc::clone(&shared.app.metrics));
+    let entry = Entry::new(&request, Arc::clone(&shared));
     request.extensions_mut().insert(Arc::clone(&entry.note));
+    let record = Arc::clone(&entry.record);
 
-    async move {
+    let answering = async move {
         // Nothing of a request outlives it, so there is no state that a panic could leave broken.
         let outcome = AssertUnwindSafe(next.run(request)).catch_unwind().await;
         // What the panic said is not looked at: it may quote the caller's text.
-        let mut response = outcome.unwrap_or_else(|_| ApiError::Internal.into_response());
+        let mut response = outcome.unwrap_or_else(|_| {
+            shared.app.metrics.task_panics.with_label_values(&["request"]).inc();
+            ApiError::Internal.into_response()
+        });
         let error = response.extensions_mut().remove::<ApiError>();
         if let Some(error) = error {
             write_body(&mut response, error, &id);
@@ -85,9 +90,8 @@ pub(super) async fn observe(State(shared): State<SharedState>, mut request: Requ
         entry.finish(&response, error);
         response.headers_mut().insert(REQUEST_ID, id);
         response
-    }
-    .instrument(span)
-    .await
+    };
+    record.during(answering).instrument(span).await
 }
 
 /// The caller's id when it is 1 to 128 visible ASCII characters, otherwise a new one.
@@ -112,20 +116,25 @@ struct Entry {
     method: Method,
     path: Option<MatchedPath>,
     started: Instant,
+    trace_parent: Option<HeaderValue>,
     note: Arc<Note>,
-    metrics: Arc<Metrics>,
+    record: Arc<Record>,
+    shared: SharedState,
     finished: bool,
 }
 
 impl Entry {
-    fn new(request: &Request, metrics: Arc<Metrics>) -> Self {
-        metrics.in_flight.inc();
+    fn new(request: &Request, shared: SharedState) -> Self {
+        shared.app.metrics.in_flight.inc();
+        let trace_parent = request.headers().get(TRACE_PARENT).filter(|_| shared.app.traces.are_on());
         Self {
             method: request.method().clone(),
             path: request.extensions().get::<MatchedPath>().cloned(),
             started: Instant::now(),
+            trace_parent: trace_parent.cloned(),
             note: Arc::default(),
-            metrics,
+            record: Arc::default(),
+            shared,
             finished: false,
         }
     }
@@ -138,32 +147,64 @@ impl Entry {
 
     fn record(&self, status: StatusCode, code: Option<&'static str>, sent: Option<u64>) {
         let elapsed = self.started.elapsed();
+        let work = self.record.take();
+        let method = known_method(&self.method);
         let path = self.path.as_ref().map(MatchedPath::as_str);
         let model = self.note.model.get().map_or(NONE, |model| model.as_str());
-        if let Some(operation) = path.and_then(Operation::at_path).map(Operation::as_str) {
-            self.metrics.requests.with_label_values(&[operation, model, status.as_str()]).inc();
-            self.metrics.request_seconds.with_label_values(&[operation]).observe(elapsed.as_secs_f64());
+        let mut trace_id = None;
+        if let Some((route, operation)) = path.and_then(|path| Some((path, Operation::at_path(path)?.as_str()))) {
+            self.shared.app.metrics.requests.with_label_values(&[operation, model, status.as_str()]).inc();
+            self.shared.app.metrics.request_seconds.with_label_values(&[operation]).observe(elapsed.as_secs_f64());
             if let Some(code) = code.filter(|_| status.is_client_error()) {
-                self.metrics.rejected.with_label_values(&[code]).inc();
+                self.shared.app.metrics.rejected.with_label_values(&[code]).inc();
             }
+            let traceparent = self.trace_parent.as_ref().and_then(|value| value.to_str().ok());
+            let (status, began, work) = (status.as_u16(), self.started, &work);
+            trace_id =
+                self.shared.app.traces.tell(&Answered { traceparent, method, route, status, code, model, began, work });
         }
-        let method = known_method(&self.method);
         let path = path.unwrap_or(NONE);
         let key_id = self.note.key_id.get().map_or(NONE, String::as_str);
         let received = self.note.received.load(Ordering::Relaxed);
-        let latency_ms = elapsed.as_secs_f64() * 1e3;
+        let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
+        let [latency_ms, queue_ms, inference_ms] = [elapsed, work.queue, work.inference].map(milliseconds);
+        // Absent where nothing was judged; `categories` also where nothing was found.
+        let flagged = work.found.as_ref().map(|found| !found.is_empty());
+        let categories = work.found.filter(|found| !found.is_empty()).map(|found| found.join(","));
+        let failed = status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED;
         let (status, code, sent) = (status.as_u16(), code.unwrap_or(NONE), sent.unwrap_or(0));
-        if status >= 500 && status != StatusCode::NOT_IMPLEMENTED.as_u16() {
-            tracing::error!(method, path, status, code, latency_ms, received, sent, model, key_id, "request failed");
+        macro_rules! line {
+            ($level:ident, $message:literal) => {
+                tracing::$level!(
+                    method,
+                    path,
+                    status,
+                    code,
+                    latency_ms,
+                    queue_ms,
+                    inference_ms,
+                    received,
+                    sent,
+                    model,
+                    key_id,
+                    flagged,
+                    categories,
+                    trace_id,
+                    $message
+                )
+            };
+        }
+        if failed {
+            line!(error, "request failed");
         } else {
-            tracing::info!(method, path, status, code, latency_ms, received, sent, model, key_id, "request");
+            line!(info, "request");
         }
     }
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        self.metrics.in_flight.dec();
+        self.shared.app.metrics.in_flight.dec();
         if !self.finished {
             // 499 is what proxies log for it; nobody receives this status.
             let left = StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST);

@@ -111,6 +111,8 @@ impl Forward for TextClassifier {
     type Input = Window;
     type Output = TextOutput;
 
+    const TAKES_TOKENS: bool = true;
+
     fn cost(input: &Window) -> usize {
         input.0.len()
     }

@@ -27,6 +27,9 @@ pub trait Forward: Send + 'static {
     /// What the model says of one item.
     type Output: Send + 'static;
 
+    /// Whether the costs of items are tokens.
+    const TAKES_TOKENS: bool = false;
+
     /// Cost of an item when it stands alone, in the unit of the batch budget (tokens, or 1 a picture). An item is
     /// padded to the costliest of its batch.
     fn cost(input: &Self::Input) -> usize;

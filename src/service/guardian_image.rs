@@ -12,7 +12,8 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     Models, ServiceError, TextGuardian, TextReader,
-    reading::{PageText, Picture, on_picture_threads},
+    pool::{Task, on_pool},
+    reading::{PageText, Picture},
 };
 use crate::{
     domain::{ImageBytes, Judged, Scores, Seen, reading},
@@ -85,7 +86,7 @@ async fn prepare(
     to_read: bool,
 ) -> Result<(Vec<Pixels>, Option<Picture>), ServiceError> {
     let (size, metrics) = (guardian.size, Arc::clone(&guardian.metrics));
-    let prepared = on_picture_threads(move || {
+    let prepared = on_pool(Task::Picture, &guardian.metrics, move || {
         let timer = metrics.image_seconds.start_timer();
         let prepared = imaging::decode(image.as_bytes(), &Limits::default()).map(|frames| {
             let pixels: Vec<_> = frames.iter().map(|frame| Pixels(imaging::to_tensor(frame, size).into())).collect();

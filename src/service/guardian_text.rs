@@ -5,9 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::Semaphore;
 
-use super::{RETRY_AFTER, ServiceError, in_portions};
+use super::{
+    RETRY_AFTER, ServiceError, in_portions,
+    pool::{Task, on_pool},
+};
 use crate::{
     domain::{Expressibility, Scores},
     engine::Batcher,
@@ -104,17 +107,12 @@ impl TextGuardian {
         }
         let permit = Arc::clone(&self.long_texts).try_acquire_owned();
         let permit = permit.map_err(|_| ServiceError::Overloaded { retry_after: RETRY_AFTER })?;
-        let (reply, answer) = oneshot::channel();
         let (tokenizer, metrics) = (Arc::clone(&self.tokenizer), Arc::clone(&self.metrics));
-        rayon::spawn(move || {
+        let tokens = on_pool(Task::Text, &self.metrics, move || {
             let _permit = permit;
-            // The caller may leave before, or meanwhile.
-            if !reply.is_closed() {
-                let _ = reply.send(encode(&tokenizer, &texts, &metrics));
-            }
+            encode(&tokenizer, &texts, &metrics)
         });
-        // The reply is dropped unsent only when tokenising panicked.
-        answer.await.map_err(|_| ServiceError::Internal)?
+        tokens.await?
     }
 
     /// Of `windows` the first `raw` are of the text as it was written: only these say what kind of text it is, as a

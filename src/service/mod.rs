@@ -7,6 +7,7 @@ mod guardian_image;
 mod guardian_text;
 mod language;
 mod moderation;
+mod pool;
 mod prism;
 mod readiness;
 mod reading;
@@ -33,7 +34,7 @@ use crate::{
     },
     engine::{Batcher, EngineError},
     imaging::ImageError,
-    telemetry::Metrics,
+    telemetry::{Metrics, record},
 };
 
 /// Why an operation gave no answer.
@@ -241,11 +242,12 @@ impl Services {
     }
 
     fn verdict(&self, operation: Operation, verdict: Verdict) -> Verdict {
-        for category in Category::ALL {
-            if verdict.found(category) {
-                self.metrics.flagged.with_label_values(&[operation.as_str(), category.as_str()]).inc();
-            }
+        let found = Category::ALL.into_iter().filter(|category| verdict.found(*category));
+        let found: Vec<&'static str> = found.map(Category::as_str).collect();
+        for category in &found {
+            self.metrics.flagged.with_label_values(&[operation.as_str(), category]).inc();
         }
+        record::judged(&found);
         verdict
     }
 }

@@ -1,6 +1,6 @@
 //! Reading the text in a picture: pages to the detector, lines to the other two networks, and back to running text.
 //!
-//! What is cut, turned and put in order runs on the picture threads; at most one such task of a picture is queued at a
+//! What is cut, turned and put in order runs on the rayon pool; at most one such task of a picture is queued at a
 //! time. A picture without text costs the detector's pass and nothing more.
 
 use std::{
@@ -10,9 +10,12 @@ use std::{
 
 use rayon::prelude::*;
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::OwnedSemaphorePermit;
 
-use super::{ServiceError, in_portions};
+use super::{
+    ServiceError, in_portions,
+    pool::{Task, on_pool},
+};
 use crate::{
     domain::reading,
     engine::Batcher,
@@ -22,6 +25,7 @@ use crate::{
     },
     registry::manifest::TextReaderSpec,
     runtime::{LinePixels, PagePixels, Reading, TextMap},
+    telemetry::Metrics,
 };
 
 /// Most lines that are read in a picture, all its frames together: the longest.
@@ -48,6 +52,7 @@ pub struct TextReader {
     stages: ReaderStages,
     spec: TextReaderSpec,
     digest: String,
+    metrics: Arc<Metrics>,
 }
 
 /// What is written on one page. Cannot be printed for debugging: a user's text must not reach a log.
@@ -103,8 +108,8 @@ struct Read {
 
 impl TextReader {
     /// `spec` and `digest` come from the bundle whose networks are behind the batchers.
-    pub fn new(stages: ReaderStages, spec: TextReaderSpec, digest: String) -> Self {
-        Self { stages, spec, digest }
+    pub fn new(stages: ReaderStages, spec: TextReaderSpec, digest: String, metrics: Arc<Metrics>) -> Self {
+        Self { stages, spec, digest, metrics }
     }
 
     pub(super) fn digest(&self) -> &str {
@@ -141,7 +146,7 @@ impl TextReader {
     /// [`ServiceError`]
     pub async fn read_file(&self, bytes: Vec<u8>, time: Duration) -> Result<Vec<PageText>, ServiceError> {
         let decode = move || imaging::decode(&bytes, &Limits::default()).map(|frames| Picture::new(frames, None));
-        let picture = on_picture_threads(decode).await??;
+        let picture = on_pool(Task::Picture, &self.metrics, decode).await??;
         self.read(picture, Instant::now() + time).await
     }
 
@@ -153,10 +158,10 @@ impl TextReader {
             return Ok(Vec::new());
         }
         let rules = self.strip_rules();
-        let (sizes, lines) = holding(&permit, move || cut(&sheets, &rules)).await?;
+        let (sizes, lines) = self.holding(&permit, move || cut(&sheets, &rules)).await?;
         let (turned_over, lines) = self.turned_over(lines, sizes.len(), &permit, deadline).await?;
         let found = self.recognise(lines, &turned_over, &permit, deadline).await?;
-        holding(&permit, move || arranged(found, &sizes, &turned_over)).await
+        self.holding(&permit, move || arranged(found, &sizes, &turned_over)).await
     }
 
     /// The pages on which there is text, those that lie on their sides turned.
@@ -171,8 +176,9 @@ impl TextReader {
         if !lying.is_empty() {
             let pages: Vec<_> =
                 lying.iter().filter_map(|&at| sheets.get(at)).map(|sheet| Arc::clone(&sheet.page)).collect();
-            let turned =
-                holding(permit, move || pages.iter().map(|page| Arc::new(page.turned())).collect::<Vec<_>>()).await?;
+            let turned = self
+                .holding(permit, move || pages.iter().map(|page| Arc::new(page.turned())).collect::<Vec<_>>())
+                .await?;
             let turned = self.detect(turned, permit, deadline).await?;
             for (at, turned) in lying.into_iter().zip(turned) {
                 if let Some(sheet) = sheets.get_mut(at)
@@ -194,11 +200,12 @@ impl TextReader {
         deadline: Instant,
     ) -> Result<Vec<Sheet>, ServiceError> {
         let limits = self.overview_limits(pages.len());
-        let (pages, overviews) = holding(permit, move || {
-            let overviews: Vec<_> = pages.par_iter().map(|page| page.overview(&limits)).collect();
-            (pages, overviews)
-        })
-        .await?;
+        let (pages, overviews) = self
+            .holding(permit, move || {
+                let overviews: Vec<_> = pages.par_iter().map(|page| page.overview(&limits)).collect();
+                (pages, overviews)
+            })
+            .await?;
         let scales: Vec<f32> = overviews.iter().map(|overview| overview.scale).collect();
         let inputs = overviews.into_iter().map(|overview| PagePixels {
             width: overview.frame.width() as usize,
@@ -212,7 +219,7 @@ impl TextReader {
             box_threshold: detector.box_threshold,
             unclip: detector.unclip,
         };
-        holding(permit, move || {
+        self.holding(permit, move || {
             let found = pages.into_iter().zip(maps).zip(scales);
             let sheet = |((page, map), scale): ((Arc<Page>, TextMap), f32)| {
                 let boxes = text_boxes(&map.probabilities, map.width, scale, &rules);
@@ -233,15 +240,16 @@ impl TextReader {
         deadline: Instant,
     ) -> Result<(Vec<bool>, Vec<(Line, bool)>), ServiceError> {
         let orientation = self.spec.orientation;
-        let (lines, inputs) = holding(permit, move || {
-            let input = |line: &Line| LinePixels {
-                width: orientation.width as usize,
-                rgb: line.strip.squeezed(orientation.width, orientation.height),
-            };
-            let inputs: Vec<_> = lines.par_iter().map(input).collect();
-            (lines, inputs)
-        })
-        .await?;
+        let (lines, inputs) = self
+            .holding(permit, move || {
+                let input = |line: &Line| LinePixels {
+                    width: orientation.width as usize,
+                    rgb: line.strip.squeezed(orientation.width, orientation.height),
+                };
+                let inputs: Vec<_> = lines.par_iter().map(input).collect();
+                (lines, inputs)
+            })
+            .await?;
         let votes = in_portions(&self.stages.orientation, inputs, deadline).await?;
         Ok(counted(lines, &votes, sheets))
     }
@@ -256,21 +264,22 @@ impl TextReader {
     ) -> Result<Vec<Vec<Read>>, ServiceError> {
         let rules = self.strip_rules();
         let sheets = turned_over.to_vec();
-        let (lines, inputs) = holding(permit, move || {
-            let inputs: Vec<Vec<LinePixels>> = lines
-                .par_iter()
-                .map(|(line, both)| {
-                    let over = sheets.get(line.sheet).copied().unwrap_or(false);
-                    let mut ways = vec![pixels(&line.strip, over, &rules)];
-                    if *both {
-                        ways.push(pixels(&line.strip, !over, &rules));
-                    }
-                    ways
-                })
-                .collect();
-            (lines, inputs)
-        })
-        .await?;
+        let (lines, inputs) = self
+            .holding(permit, move || {
+                let inputs: Vec<Vec<LinePixels>> = lines
+                    .par_iter()
+                    .map(|(line, both)| {
+                        let over = sheets.get(line.sheet).copied().unwrap_or(false);
+                        let mut ways = vec![pixels(&line.strip, over, &rules)];
+                        if *both {
+                            ways.push(pixels(&line.strip, !over, &rules));
+                        }
+                        ways
+                    })
+                    .collect();
+                (lines, inputs)
+            })
+            .await?;
         let counts: Vec<usize> = inputs.iter().map(Vec::len).collect();
         let readings = in_portions(&self.stages.recogniser, inputs.into_iter().flatten().collect(), deadline).await?;
         let mut readings = readings.into_iter();
@@ -286,6 +295,20 @@ impl TextReader {
             }
         }
         Ok(found)
+    }
+
+    /// Runs work on the pool that holds what belongs to a picture.
+    async fn holding<T: Send + 'static>(
+        &self,
+        permit: &Permit,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ServiceError> {
+        let permit = Arc::clone(permit);
+        let work = move || {
+            let _permit = permit;
+            work()
+        };
+        on_pool(Task::Picture, &self.metrics, work).await
     }
 
     fn overview_limits(&self, pages: usize) -> OverviewLimits {
@@ -383,36 +406,6 @@ fn arranged(found: Vec<Vec<Read>>, sizes: &[(u32, u32)], turned_over: &[bool]) -
         PageText { passages: passages.filter(|lines| !lines.is_empty()).collect() }
     };
     sheets.map(page).filter(|page| !page.passages.is_empty()).collect()
-}
-
-/// Runs work on the picture threads that holds what belongs to a picture.
-async fn holding<T: Send + 'static>(
-    permit: &Permit,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, ServiceError> {
-    let permit = Arc::clone(permit);
-    on_picture_threads(move || {
-        let _permit = permit;
-        work()
-    })
-    .await
-}
-
-/// Runs work on the picture threads. Work whose caller has left before it begins is not done.
-///
-/// What the work holds is dropped before its answer arrives.
-pub(super) async fn on_picture_threads<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, ServiceError> {
-    let (reply, answer) = oneshot::channel();
-    rayon::spawn(move || {
-        if !reply.is_closed() {
-            // The caller may leave meanwhile.
-            let _ = reply.send(work());
-        }
-    });
-    // The reply is dropped unsent only when the work panicked.
-    answer.await.map_err(|_| ServiceError::Internal)
 }
 
 #[cfg(test)]

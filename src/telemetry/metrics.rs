@@ -4,12 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use prometheus::{
     Encoder as _, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, TextEncoder,
+    Registry, TextEncoder, process_collector::ProcessCollector,
 };
 
 /// All series of the process.
 pub struct Metrics {
     registry: Registry,
+    /// Memory, processor time and files of the process, under the names that every exporter gives them.
+    process: Registry,
     /// Answered requests by operation, model and status.
     pub requests: IntCounterVec,
     /// Seconds from the request line to the answer, by operation.
@@ -24,6 +26,11 @@ pub struct Metrics {
     pub flagged: IntCounterVec,
     /// Generated answers that were thrown away and made again, by reason.
     pub regenerated: IntCounterVec,
+    /// Panics outside of the models' workers, by what was being done, one of [`TASKS`]. Each failed its own request;
+    /// the server goes on.
+    pub task_panics: IntCounterVec,
+    /// Batches of spans posted to the collector, by outcome, one of [`OUTCOMES`]; each attempt counts.
+    pub trace_posts: IntCounterVec,
     /// 1 for every loaded model, with its hash and device.
     pub model_info: IntGaugeVec,
     /// Seconds spent on turning texts into tokens.
@@ -37,6 +44,7 @@ pub struct Metrics {
     abandoned: IntCounterVec,
     failures: IntCounterVec,
     panics: IntCounterVec,
+    input_tokens: IntCounterVec,
     generated_tokens: IntCounterVec,
     prefix_hits: IntCounterVec,
 }
@@ -44,6 +52,8 @@ pub struct Metrics {
 /// The series of one loaded model, resolved once so that workers do no label look-ups.
 #[derive(Clone)]
 pub struct ModelMetrics {
+    /// Which kind of model, as its label says.
+    pub component: Arc<str>,
     /// Seconds an item waited for its batch.
     pub queue_seconds: Histogram,
     /// Seconds a pass took.
@@ -58,11 +68,19 @@ pub struct ModelMetrics {
     pub failures: IntCounter,
     /// Passes that panicked; the worker was replaced.
     pub panics: IntCounter,
+    /// Tokens given to it: of texts, or of prompts with their prefixes.
+    pub input_tokens: IntCounter,
     /// Tokens generated.
     pub generated_tokens: IntCounter,
     /// Prompts whose prefix was found in the cache.
     pub prefix_hits: IntCounter,
 }
+
+/// What may panic outside of the models' workers: an async thread, a large body being parsed, a long text being
+/// tokenised, a picture being decoded or read, the key file or the files of TLS being read.
+pub const TASKS: [&str; 6] = ["request", "body", "text", "picture", "keys", "tls"];
+/// How a batch of spans may fare.
+pub const OUTCOMES: [&str; 2] = ["sent", "failed"];
 
 const MODEL: &[&str] = &["model", "component"];
 const SECONDS: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
@@ -76,6 +94,8 @@ impl Metrics {
     /// [`prometheus::Error`] for two series of one name, which would be a mistake in this file.
     pub fn new() -> Result<Arc<Self>, prometheus::Error> {
         let registry = Registry::new_custom(Some("dichroic".into()), None)?;
+        let process = Registry::new();
+        process.register(Box::new(ProcessCollector::for_self()))?;
         let make = Maker { registry: &registry };
         let metrics = Self {
             requests: make.counters("requests_total", "Answered requests.", &["operation", "model", "status"])?,
@@ -94,6 +114,8 @@ impl Metrics {
             )?,
             flagged: make.counters("flagged_total", "Categories found.", &["operation", "category"])?,
             regenerated: make.counters("regenerated_total", "Generated answers made again.", &["reason"])?,
+            task_panics: make.counters("task_panics_total", "Panics outside of the models' workers.", &["task"])?,
+            trace_posts: make.counters("trace_posts_total", "Batches of spans posted.", &["outcome"])?,
             model_info: make.gauges("model_info", "Loaded models.", &["model", "component", "sha256", "device"])?,
             tokenization_seconds: make.histogram("tokenization_duration_seconds", "Seconds to tokenise a text.")?,
             image_seconds: make
@@ -105,10 +127,19 @@ impl Metrics {
             abandoned: make.counters("abandoned_total", "Items whose caller left.", MODEL)?,
             failures: make.counters("inference_failures_total", "Passes that failed.", MODEL)?,
             panics: make.counters("worker_panics_total", "Workers replaced after a panic.", MODEL)?,
+            input_tokens: make.counters("input_tokens_total", "Tokens of texts and prompts.", MODEL)?,
             generated_tokens: make.counters("generated_tokens_total", "Tokens generated.", MODEL)?,
             prefix_hits: make.counters("prefix_cache_hits_total", "Prompt prefixes found in the cache.", MODEL)?,
             registry,
+            process,
         };
+        // At 0 from the start: no increase can be told of a series that appears with its first event.
+        for task in TASKS {
+            metrics.task_panics.with_label_values(&[task]);
+        }
+        for outcome in OUTCOMES {
+            metrics.trace_posts.with_label_values(&[outcome]);
+        }
         Ok(Arc::new(metrics))
     }
 
@@ -116,6 +147,7 @@ impl Metrics {
     pub fn model(&self, model: &str, component: &str) -> ModelMetrics {
         let labels = &[model, component];
         ModelMetrics {
+            component: component.into(),
             queue_seconds: self.queue_seconds.with_label_values(labels),
             inference_seconds: self.inference_seconds.with_label_values(labels),
             batch_size: self.batch_size.with_label_values(labels),
@@ -123,6 +155,7 @@ impl Metrics {
             abandoned: self.abandoned.with_label_values(labels),
             failures: self.failures.with_label_values(labels),
             panics: self.panics.with_label_values(labels),
+            input_tokens: self.input_tokens.with_label_values(labels),
             generated_tokens: self.generated_tokens.with_label_values(labels),
             prefix_hits: self.prefix_hits.with_label_values(labels),
         }
@@ -134,7 +167,9 @@ impl Metrics {
     /// [`prometheus::Error`] when a series cannot be encoded.
     pub fn render(&self) -> Result<String, prometheus::Error> {
         let mut text = Vec::new();
-        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        for registry in [&self.registry, &self.process] {
+            TextEncoder::new().encode(&registry.gather(), &mut text)?;
+        }
         String::from_utf8(text).map_err(|error| prometheus::Error::Msg(error.to_string()))
     }
 }
@@ -184,5 +219,36 @@ impl Maker<'_> {
         buckets: &[f64],
     ) -> Result<HistogramVec, prometheus::Error> {
         self.add(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What Prometheus' own clients call these, so that dashboards for any process show this one too.
+    const PROCESS: [(&str, &str); 7] = [
+        ("counter", "process_cpu_seconds_total"),
+        ("gauge", "process_max_fds"),
+        ("gauge", "process_open_fds"),
+        ("gauge", "process_resident_memory_bytes"),
+        ("gauge", "process_start_time_seconds"),
+        ("gauge", "process_threads"),
+        ("gauge", "process_virtual_memory_bytes"),
+    ];
+
+    #[test]
+    fn the_process_is_among_the_series() {
+        let text = Metrics::new().unwrap().render().unwrap();
+        let told: Vec<&str> = text.lines().filter(|line| line.starts_with("# TYPE process_")).collect();
+        assert_eq!(told, PROCESS.map(|(kind, name)| format!("# TYPE {name} {kind}")));
+        let value = |name: &str| -> f64 {
+            let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+            line.unwrap().parse().unwrap()
+        };
+        // More than a mebibyte, and less than there is.
+        assert!(value("process_resident_memory_bytes") > 1_048_576.0);
+        assert!(value("process_resident_memory_bytes") < value("process_virtual_memory_bytes"));
+        assert!(value("process_threads") >= 1.0 && value("process_open_fds") >= 3.0);
     }
 }

@@ -28,10 +28,14 @@ pub fn install(format: Format, filter: &str) -> Result<(), SubscriberError> {
         Format::Text => builder.with_ansi(false).try_init(),
     }
     .map_err(|error| SubscriberError(error.to_string()))?;
-    // A panic's message may quote what was being handled, so only its place is told.
+    log_panics();
+    Ok(())
+}
+
+/// Has every panic of the process logged by its place. Its message may quote what was being handled, so it is not told.
+pub fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         tracing::error!(place, "panic");
     }));
-    Ok(())
 }

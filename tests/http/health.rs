@@ -91,6 +91,13 @@ async fn metrics_are_in_the_text_format_and_count_by_closed_labels() {
         assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
     }
     assert!(!text.contains("zebra"));
+    let value = |series: &str| -> f64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("{series} ")));
+        line.unwrap_or_else(|| panic!("no {series} in\n{text}")).parse().unwrap()
+    };
+    // A byte is a token to these doubles.
+    assert!(value(r#"dichroic_input_tokens_total{component="text",model="double"}"#) >= 32.0);
+    assert!(value("process_resident_memory_bytes") > 0.0);
 }
 
 #[tokio::test]

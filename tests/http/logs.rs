@@ -7,10 +7,12 @@ use std::{
 };
 
 use axum::http::HeaderValue;
+use dichroic::telemetry::{Metrics, Traces};
 use serde_json::{Value, json};
+use tokio::runtime::Handle;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::support::{GUARD_TEXT, KEY, PRISMS, Server, post, post_as, sound};
+use crate::support::{GUARD_TEXT, KEY, MODERATIONS, PRISMS, Server, Setup, post, post_as, sound};
 
 #[derive(Clone, Default)]
 pub(crate) struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -73,7 +75,62 @@ async fn one_line_a_request_with_its_id() {
     assert_eq!(fields["key_id"], "bootstrap");
     assert_eq!(fields["received"], 16);
     assert!(fields["sent"].as_u64().unwrap() > 100);
-    assert!(fields["latency_ms"].as_f64().unwrap() > 0.0);
+    let milliseconds = |name: &str| fields[name].as_f64().unwrap();
+    assert!(milliseconds("inference_ms") > 0.0 && milliseconds("queue_ms") > 0.0);
+    assert!(milliseconds("latency_ms") > milliseconds("inference_ms") + milliseconds("queue_ms"));
+    assert_eq!(fields["flagged"], false);
+    assert!(fields.get("categories").is_none() && fields.get("trace_id").is_none(), "{fields}");
+}
+
+#[tokio::test]
+async fn a_verdict_is_told_by_its_flags_and_not_by_scores() {
+    let server = Server::new();
+    let (lines, _guard) = Lines::collect("info");
+    server.post(GUARD_TEXT, &json!({"text": "violence=0.8 hate=0.9 sexual=0.1"})).await.assert_ok();
+    let both = json!({"input": ["violence=0.7", "a quiet day"]});
+    server.post(MODERATIONS, &both).await.assert_ok();
+    server.post(PRISMS, &sound(PRISMS)).await.assert_ok();
+    let entries = lines.entries();
+    let fields: Vec<&Value> = entries.iter().map(|entry| &entry["fields"]).collect();
+    assert_eq!((&fields[0]["flagged"], &fields[0]["categories"]), (&json!(true), &json!("hate,violence")));
+    assert_eq!((&fields[1]["flagged"], &fields[1]["categories"]), (&json!(true), &json!("violence")));
+    assert!(fields[2].get("flagged").is_none(), "nothing was judged for the caller: {}", fields[2]);
+    assert!(fields[2]["inference_ms"].as_f64().unwrap() > 0.0);
+    let mut told: Vec<&str> = fields[0].as_object().unwrap().keys().map(String::as_str).collect();
+    told.sort_unstable();
+    let known = [
+        "categories",
+        "code",
+        "flagged",
+        "inference_ms",
+        "key_id",
+        "latency_ms",
+        "message",
+        "method",
+        "model",
+        "path",
+        "queue_ms",
+        "received",
+        "sent",
+        "status",
+    ];
+    assert_eq!(told, known, "no score is among them");
+}
+
+#[tokio::test]
+async fn a_line_names_its_trace() {
+    let metrics = Metrics::new().unwrap();
+    // Nobody listens on the port of the discard protocol; what matters here is the line.
+    let traces = Traces::to("http://127.0.0.1:9", &metrics, Handle::current()).unwrap();
+    let server = Server::with(Setup { traces: traces.clone(), ..Setup::default() });
+    let (lines, guard) = Lines::collect("info");
+    let mut request = post(GUARD_TEXT, sound(GUARD_TEXT).to_string());
+    let parent = HeaderValue::from_static("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+    request.headers_mut().insert("traceparent", parent);
+    server.send(request).await.assert_ok();
+    assert_eq!(lines.entries()[0]["fields"]["trace_id"], "0af7651916cd43dd8448eb211c80319c");
+    drop(guard);
+    tokio::task::spawn_blocking(move || traces.shutdown(Duration::from_secs(4))).await.unwrap();
 }
 
 #[tokio::test]

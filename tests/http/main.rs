@@ -20,3 +20,4 @@ mod serving;
 mod sunshines;
 mod support;
 mod tls;
+mod traces;

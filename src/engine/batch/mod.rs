@@ -19,7 +19,7 @@ pub use policy::BatchPolicy;
 use super::{EngineError, Factory, inbox::Inbox, pulse::Pulse};
 use crate::{
     runtime::{Forward, RuntimeError},
-    telemetry::ModelMetrics,
+    telemetry::{ModelMetrics, Submission, Ticket},
 };
 
 /// Size of a batcher.
@@ -38,6 +38,7 @@ pub struct Batcher<I, O> {
     inbox: Arc<Inbox<Job<I, O>>>,
     cost: fn(&I) -> usize,
     pulse: Arc<Pulse>,
+    component: Arc<str>,
     workers: Vec<JoinHandle<()>>,
 }
 
@@ -47,6 +48,7 @@ struct Job<I, O> {
     cost: usize,
     queued: Instant,
     deadline: Instant,
+    ticket: Ticket,
     reply: oneshot::Sender<Result<O, EngineError>>,
 }
 
@@ -79,7 +81,7 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
                 .map_err(|error| RuntimeError::Load(format!("cannot start a worker thread: {error}")))?;
             workers.push(thread);
         }
-        Ok(Self { inbox, cost: F::cost, pulse, workers })
+        Ok(Self { inbox, cost: F::cost, pulse, component: Arc::clone(&metrics.component), workers })
     }
 
     /// Queues all inputs or none and answers them in order. Dropping the future takes them out of the queue.
@@ -87,15 +89,17 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
     /// # Errors
     /// [`EngineError`]; one failed item fails the call.
     pub async fn submit(&self, inputs: Vec<I>, deadline: Instant) -> Result<Vec<O>, EngineError> {
-        let queued = Instant::now();
+        let (queued, ticket) = (Instant::now(), Ticket::default());
         let (jobs, answers): (Vec<_>, Vec<_>) = inputs
             .into_iter()
             .map(|input| {
                 let (reply, answer) = oneshot::channel();
-                (Job { cost: (self.cost)(&input), input, queued, deadline, reply }, answer)
+                let (cost, ticket) = ((self.cost)(&input), ticket.clone());
+                (Job { input, cost, queued, deadline, ticket, reply }, answer)
             })
             .unzip();
         self.inbox.push(jobs)?;
+        let _noted = Submission::new(&self.component, answers.len(), queued, ticket);
         let mut outputs = Vec::with_capacity(answers.len());
         for answer in answers {
             // A reply is dropped unsent only when its worker is gone for good.

@@ -92,12 +92,16 @@ impl<F: Forward> Worker<F> {
         let mut replies = Vec::with_capacity(batch.len());
         for job in batch {
             self.metrics.queue_seconds.observe((start - job.queued).as_secs_f64());
+            job.ticket.taken(start);
             inputs.push(job.input);
             replies.push(job.reply);
         }
         // The model is dropped and rebuilt after a panic, so no half-changed state is seen again.
         let result = catch_unwind(AssertUnwindSafe(|| model.run(&inputs)));
         self.metrics.observe_batch(inputs.len(), costs, padded, start.elapsed());
+        if F::TAKES_TOKENS {
+            self.metrics.input_tokens.inc_by(costs as u64);
+        }
         match result {
             Ok(Ok(outputs)) if outputs.len() == replies.len() => {
                 self.pulse.beat(Instant::now());

@@ -22,7 +22,7 @@ pub use scheduler::{Finish, Generation};
 use super::{EngineError, Factory, inbox::Inbox, pulse::Pulse};
 use crate::{
     runtime::{Decode, RuntimeError},
-    telemetry::ModelMetrics,
+    telemetry::{ModelMetrics, Submission, Ticket},
 };
 
 /// Size of a generator.
@@ -57,6 +57,7 @@ pub struct Generator {
     inbox: Arc<Inbox<Job>>,
     window: usize,
     pulse: Arc<Pulse>,
+    component: Arc<str>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -65,6 +66,7 @@ struct Job {
     params: GenerateParams,
     queued: Instant,
     deadline: Instant,
+    ticket: Ticket,
     reply: oneshot::Sender<Result<Generation, EngineError>>,
 }
 
@@ -94,7 +96,7 @@ impl Generator {
             .name(format!("{name}-generator"))
             .spawn(move || worker.run())
             .map_err(|error| RuntimeError::Load(format!("cannot start a generator thread: {error}")))?;
-        Ok(Self { inbox, window, pulse, thread: Some(thread) })
+        Ok(Self { inbox, window, pulse, component: Arc::clone(&metrics.component), thread: Some(thread) })
     }
 
     /// Queues all sequences or none and answers them in order. Dropping the future ends them within one step.
@@ -115,15 +117,16 @@ impl Generator {
             tracing::error!(window = self.window, "a sequence does not fit the generator's window");
             return Err(EngineError::Failed);
         }
-        let queued = Instant::now();
+        let (queued, ticket) = (Instant::now(), Ticket::default());
         let (jobs, answers): (Vec<_>, Vec<_>) = sequences
             .into_iter()
             .map(|params| {
                 let (reply, answer) = oneshot::channel();
-                (Job { params, queued, deadline, reply }, answer)
+                (Job { params, queued, deadline, ticket: ticket.clone(), reply }, answer)
             })
             .unzip();
         self.inbox.push(jobs)?;
+        let _noted = Submission::new(&self.component, answers.len(), queued, ticket);
         let mut generations = Vec::with_capacity(answers.len());
         for answer in answers {
             generations.push(answer.await.unwrap_or(Err(EngineError::ShuttingDown))?);

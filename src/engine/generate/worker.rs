@@ -145,7 +145,10 @@ fn next_job(inbox: &Inbox<Job>, metrics: &ModelMetrics) -> Option<(GenerateParam
         } else if reply.is_gone() {
             let _ = reply.sender.send(Err(EngineError::Deadline));
         } else {
-            metrics.queue_seconds.observe(job.queued.elapsed().as_secs_f64());
+            let now = Instant::now();
+            metrics.queue_seconds.observe(now.saturating_duration_since(job.queued).as_secs_f64());
+            metrics.input_tokens.inc_by((job.params.prefix.len() + job.params.body.len()) as u64);
+            job.ticket.taken(now);
             return Some((job.params, reply));
         }
     }

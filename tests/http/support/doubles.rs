@@ -30,6 +30,8 @@ impl Forward for Reader {
     type Input = Window;
     type Output = TextOutput;
 
+    const TAKES_TOKENS: bool = true;
+
     fn cost(input: &Window) -> usize {
         input.0.len()
     }

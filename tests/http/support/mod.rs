@@ -26,7 +26,7 @@ use dichroic::{
     },
     runtime::{Forward, PromptTokenizer, RuntimeError, WindowTokenizer},
     service::{ImageGuardian, Models, ReaderStages, ServiceOptions, Services, TextGuardian, TextReader, Writer},
-    telemetry::Metrics,
+    telemetry::{Metrics, Traces},
 };
 use http_body_util::BodyExt;
 use secrecy::{ExposeSecret, SecretString};
@@ -60,6 +60,7 @@ pub(crate) struct Setup {
     pub(crate) heads: bool,
     pub(crate) bodies: BodyLimits,
     pub(crate) playground: bool,
+    pub(crate) traces: Traces,
 }
 
 impl Default for Setup {
@@ -74,6 +75,7 @@ impl Default for Setup {
             heads: false,
             bodies: BodyLimits::default(),
             playground: true,
+            traces: Traces::default(),
         }
     }
 }
@@ -111,6 +113,7 @@ impl Server {
             keys: Arc::clone(&keys),
             limiter: setup.limiter,
             metrics: Arc::clone(&metrics),
+            traces: setup.traces,
             lifecycle: lifecycle.clone(),
             bodies: setup.bodies,
             playground: setup.playground,
@@ -301,7 +304,7 @@ fn image_guardian(queue: usize, heads: bool, metrics: &Arc<Metrics>) -> ImageGua
     ImageGuardian::new(16, batcher, "0".repeat(64), Arc::clone(metrics))
 }
 
-fn text_reader(queue: usize, metrics: &Metrics) -> TextReader {
+fn text_reader(queue: usize, metrics: &Arc<Metrics>) -> TextReader {
     let spec = TextReaderSpec {
         detector: DetectorSpec {
             multiple: 32,
@@ -320,7 +323,7 @@ fn text_reader(queue: usize, metrics: &Metrics) -> TextReader {
         orientation: stage("orientation", queue, || Ok(Compass), metrics),
         recogniser: stage("recogniser", queue, || Ok(Scholar), metrics),
     };
-    TextReader::new(stages, spec, "1".repeat(64))
+    TextReader::new(stages, spec, "1".repeat(64), Arc::clone(metrics))
 }
 
 fn stage<F: Forward>(
