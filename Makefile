@@ -57,7 +57,8 @@ test-rust: ## unit, integration, architecture, golden and doc tests of the serve
 
 test-scripts: ## tests of set-up, of the conversions, and of the running server
 	@$(CARGO) build --locked --quiet
-	@$(VENV_PYTHON) -m pytest -q scripts/tests --ignore-glob "*/test_deploy*.py" --ignore-glob "*/test_clients*.py"
+	@$(VENV_PYTHON) -m pytest -q scripts/tests --ignore-glob "*/test_deploy*.py" --ignore-glob "*/test_clients*.py" \
+		--ignore scripts/tests/test_playground.py
 
 test-clients: ## linter, generated clients and schemathesis on the OpenAPI document (some minutes)
 	@$(PYTHON) scripts/setup --require cargo cc
@@ -65,10 +66,11 @@ test-clients: ## linter, generated clients and schemathesis on the OpenAPI docum
 	@$(CARGO) build --locked --quiet
 	@.venv-clients/bin/python -m pytest -q scripts/tests/test_clients*.py
 
-test-deploy: ## tests of the Helm chart, the alert rules, the bundle, limits in Redis and all else in deploy/
+test-deploy: ## tests of the Helm chart, the alert rules, the bundle, limits in Redis, the playground in a browser
 	@$(PYTHON) scripts/deploy_tools
 	@$(CARGO) build --locked --quiet
 	@.venv-deploy/bin/python -m pytest -q scripts/tests/test_deploy*.py
+	@$(VENV_PYTHON) -m pytest -q scripts/tests/test_playground.py
 
 fmt: ## format the Rust code
 	@$(CARGO) fmt
