@@ -147,6 +147,22 @@ def get(port: int, path: str) -> int:
         connection.close()
 
 
+def read(port: int, path: str) -> str:
+    """The text of an answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        text = answer.read().decode(errors="replace")
+        if answer.status != 200:
+            raise SideFailed(f"GET {path} answered {answer.status}")
+        return text
+    except (OSError, http.client.HTTPException) as error:
+        raise SideFailed(f"GET {path} got no answer ({error!r})") from error
+    finally:
+        connection.close()
+
+
 def post(port: int, path: str, body: Mapping[str, Any], key: str, seconds: float) -> Any:
     """The parsed answer to one request."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)

@@ -187,15 +187,12 @@ def request_table(threads: int) -> str:
     from forge.places import Places
     from peers.material import CLASSIFIER, Material
     from peers.rows import CONNECTIONS
+    from peers.served import settings
 
     material = Material(Places.here(), lambda what: print(what, file=sys.stderr))
     bodies = material.text().bodies
-    settings = {
-        "DICHROIC_MODELS_DIR": str(material.served("text", ["text"])),
-        "DICHROIC_MODELS": CLASSIFIER,
-        "DICHROIC_THREADS": str(threads),
-    }
-    with running(str(ROOT / "target/release/dichroic"), ROOT, **settings) as server:
+    told = settings(material.served("text", ["text"]), [CLASSIFIER], threads)
+    with running(str(ROOT / "target/release/dichroic"), ROOT, **told) as server:
 
         def sums() -> dict[str, tuple[float, float]]:
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
