@@ -346,12 +346,12 @@ def for_genai(model: onnx.ModelProto) -> int:
         helper.make_node("Cast", ["mask.total"], ["mask.total32"], to=TensorProto.INT32),
         helper.make_node("Squeeze", ["mask.total32"], ["total_sequence_length"]),
     ]
-    squeeze = next(node for node in graph.node if list(node.output) == ["logits"])
-    if squeeze.op_type != "Squeeze":
-        raise PeersError("the decoder graph no longer ends with a Squeeze: mend for_genai in scripts/peers/material.py")
-    head = next(node for node in graph.node if squeeze.input[0] in node.output)
-    head.output[list(head.output).index(squeeze.input[0])] = "logits"
-    graph.node.remove(squeeze)
+    flatten = next(node for node in graph.node if list(node.output) == ["logits"])
+    if flatten.op_type != "Reshape":
+        raise PeersError("the decoder graph no longer ends with a Reshape: mend for_genai in scripts/peers/material.py")
+    head = next(node for node in graph.node if flatten.input[0] in node.output)
+    head.output[list(head.output).index(flatten.input[0])] = "logits"
+    graph.node.remove(flatten)
     kept = list(graph.node)
     del graph.node[:]
     graph.node.extend([*nodes, *kept])

@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use anyhow::{Context as _, bail};
 
 use crate::{
-    config::Config,
+    config::{Config, Speculation},
     domain::ModelId,
-    engine::{BatchOptions, Batcher, Factory, Generator, GeneratorOptions, batch::BatchPolicy, generate},
+    engine::{BatchOptions, Batcher, Factory, Generator, GeneratorOptions, Lookup, batch::BatchPolicy, generate},
     registry::{Bundle, ComponentName, Registry},
     runtime::{
         Decoder, Forward, ImageClassifier, LineOrientation, LineRecogniser, PromptTokenizer, Runtime, RuntimeError,
@@ -29,6 +29,9 @@ const BATCH_COLUMNS: usize = 8_192;
 const QUEUED_LINES: usize = 64;
 /// More text workers than this share one pool of compute threads to no gain.
 const TEXT_WORKERS: usize = 2;
+
+/// Both expressions of one text at most: each row's guesses take a pass of their own, where more rows share a step.
+const LOOKUP: Lookup = Lookup { rows: 2, tokens: 4 };
 
 /// Makes services out of bundles; equal bundles are loaded once.
 pub(super) struct Composer<'a> {
@@ -91,7 +94,11 @@ impl<'a> Composer<'a> {
             let (runtime, bundle) = (self.runtime.clone(), Arc::clone(bundle));
             Arc::new(move || Decoder::open(&runtime, &bundle, rows))
         };
-        let options = GeneratorOptions { capacity: self.config.generator_queue };
+        let options = GeneratorOptions {
+            capacity: self.config.generator_queue,
+            prefill_tokens: self.config.prefill_tokens,
+            lookup: (self.config.speculation == Speculation::Lookup).then_some(LOOKUP),
+        };
         let generator =
             Generator::start(id.as_str(), options, &factory, &self.metrics.model(id.as_str(), "generator"))?;
         let tokenizer = PromptTokenizer::open(bundle)?;

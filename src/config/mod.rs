@@ -119,6 +119,16 @@ pub enum LogFormat {
     Text,
 }
 
+/// How generators guess tokens ahead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Speculation {
+    /// Not at all.
+    #[default]
+    Off,
+    /// From what followed the same words in the prompt.
+    Lookup,
+}
+
 /// Where the files of TLS are. Their contents are judged by who reads them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
@@ -167,6 +177,10 @@ pub struct Config {
     pub generator_slots: usize,
     /// Generations that may wait.
     pub generator_queue: usize,
+    /// Most tokens of a prompt computed between two steps of other generations.
+    pub prefill_tokens: usize,
+    /// How generators guess tokens ahead.
+    pub speculation: Speculation,
     /// Images that may wait.
     pub image_queue: usize,
     /// Connections open at once.
@@ -289,6 +303,7 @@ fn rule(setting: &Setting) -> String {
         (_, "redis_prefix") => {
             format!("a text of 1 to {MAX_PREFIX_CHARACTERS} visible ASCII characters without spaces")
         }
+        (_, "speculation") => "lookup or off".to_owned(),
         (_, "log_format") => "json or text".to_owned(),
         (_, "otlp_endpoint") => "http://HOST:PORT, such as http://127.0.0.1:4318, or empty".to_owned(),
         _ => "a text that is not empty".to_owned(),
@@ -322,6 +337,8 @@ impl Validator<'_> {
             batch_wait: Duration::from_micros(self.number("batch_wait_us", raw.batch_wait_us)?),
             generator_slots: self.number("generator_slots", raw.generator_slots)?,
             generator_queue: self.number("generator_queue", raw.generator_queue)?,
+            prefill_tokens: self.number("prefill_tokens", raw.prefill_tokens)?,
+            speculation: self.speculation(raw.speculation.as_deref())?,
             image_queue: self.number("image_queue", raw.image_queue)?,
             max_connections: self.number("max_connections", raw.max_connections)?,
             header_timeout: Duration::from_millis(self.number("header_timeout_ms", raw.header_timeout_ms)?),
@@ -433,6 +450,14 @@ impl Validator<'_> {
         Ok(server.map(|server| RedisOptions { server, ca_file, prefix, timeout, replicas }))
     }
 
+    fn speculation(&self, value: Option<&str>) -> Result<Speculation, ConfigError> {
+        match value {
+            None | Some("off") => Ok(Speculation::Off),
+            Some("lookup") => Ok(Speculation::Lookup),
+            Some(_) => Err(self.invalid("speculation")),
+        }
+    }
+
     fn log_format(&self, value: Option<&str>) -> Result<LogFormat, ConfigError> {
         match value {
             None | Some("json") => Ok(LogFormat::Json),
@@ -506,6 +531,7 @@ mod tests {
         assert_eq!(config.batch_wait, Duration::from_micros(500));
         assert_eq!((config.text_queue, config.batch_tokens), (1024, 2048));
         assert_eq!((config.generator_slots, config.generator_queue, config.image_queue), (8, 64, 32));
+        assert_eq!((config.prefill_tokens, config.speculation), (16, Speculation::Off));
         assert_eq!((config.max_connections, config.header_timeout), (1024, Duration::from_secs(10)));
         assert!(config.playground);
         assert_eq!((config.log_format, config.log.as_str()), (LogFormat::Json, "info"));
@@ -692,6 +718,11 @@ mod tests {
             refusal(Some("log_format = 'xml'"), &[], &[]),
             "log_format, set by the file DIR/dichroic.toml, must be json or text; correct or remove it"
         );
+        assert_eq!(
+            refusal(Some("speculation = 'draft'"), &[], &[]),
+            "speculation, set by the file DIR/dichroic.toml, must be lookup or off; correct or remove it"
+        );
+        assert_eq!(load(None, &[("DICHROIC_SPECULATION", "lookup")], &[]).unwrap().speculation, Speculation::Lookup);
         assert_eq!(
             refusal(Some("[server]\nlisten = 1"), &[], &[]),
             "server in the file DIR/dichroic.toml is no setting; `dichroic serve --help` lists them"

@@ -82,7 +82,7 @@ const fn number(name: &'static str, default: u64, min: u64, max: u64) -> Setting
 pub const SECRETS: [&str; 3] = ["api_key", "redis_url", "redis_password"];
 
 /// Every setting, in the order of the help.
-pub const SETTINGS: [Setting; 31] = [
+pub const SETTINGS: [Setting; 33] = [
     text("listen"),
     text("tls_certificate_file"),
     text("tls_key_file"),
@@ -108,6 +108,9 @@ pub const SETTINGS: [Setting; 31] = [
     number("batch_wait_us", 500, 0, 1_000_000),
     number("generator_slots", 8, 1, 256),
     number("generator_queue", 64, 1, 65_536),
+    // A prompt is not cut into single tokens, nor into more than the decoder computes at once.
+    number("prefill_tokens", 16, 4, 256),
+    text("speculation"),
     number("image_queue", 32, 1, 65_536),
     number("max_connections", 1_024, 1, 1_000_000),
     number("header_timeout_ms", 10_000, 100, 600_000),
@@ -148,6 +151,8 @@ pub(super) struct RawConfig {
     pub(super) batch_wait_us: Option<u64>,
     pub(super) generator_slots: Option<u64>,
     pub(super) generator_queue: Option<u64>,
+    pub(super) prefill_tokens: Option<u64>,
+    pub(super) speculation: Option<String>,
     pub(super) image_queue: Option<u64>,
     pub(super) max_connections: Option<u64>,
     pub(super) header_timeout_ms: Option<u64>,
@@ -248,6 +253,14 @@ pub struct ServeFlags {
     /// [default: 64] [env: DICHROIC_GENERATOR_QUEUE]
     #[arg(long, value_name = "N")]
     pub generator_queue: Option<u64>,
+    /// Most tokens of a new text that a generator takes in at once while others are being answered: less delays those
+    /// less, and the new one more [default: 16] [env: DICHROIC_PREFILL_TOKENS]
+    #[arg(long, value_name = "N")]
+    pub prefill_tokens: Option<u64>,
+    /// Whether generators guess their next words from the text and verify several at once: lookup or off
+    /// [default: off] [env: DICHROIC_SPECULATION]
+    #[arg(long, value_name = "KIND")]
+    pub speculation: Option<String>,
     /// Images that may wait before requests are refused with 429 [default: 32] [env: DICHROIC_IMAGE_QUEUE]
     #[arg(long, value_name = "N")]
     pub image_queue: Option<u64>,

@@ -47,6 +47,9 @@ pub struct Metrics {
     input_tokens: IntCounterVec,
     generated_tokens: IntCounterVec,
     prefix_hits: IntCounterVec,
+    shared_tokens: IntCounterVec,
+    guessed_tokens: IntCounterVec,
+    accepted_tokens: IntCounterVec,
 }
 
 /// The series of one loaded model, resolved once so that workers do no label look-ups.
@@ -74,6 +77,12 @@ pub struct ModelMetrics {
     pub generated_tokens: IntCounter,
     /// Prompts whose prefix was found in the cache.
     pub prefix_hits: IntCounter,
+    /// Prompt tokens taken over from a sequence of the same submission.
+    pub shared_tokens: IntCounter,
+    /// Tokens guessed by prompt lookup.
+    pub guessed_tokens: IntCounter,
+    /// Guessed tokens that the model would have written.
+    pub accepted_tokens: IntCounter,
 }
 
 /// What may panic outside of the models' workers: an async thread, a large body being parsed, a long text being
@@ -130,6 +139,13 @@ impl Metrics {
             input_tokens: make.counters("input_tokens_total", "Tokens of texts and prompts.", MODEL)?,
             generated_tokens: make.counters("generated_tokens_total", "Tokens generated.", MODEL)?,
             prefix_hits: make.counters("prefix_cache_hits_total", "Prompt prefixes found in the cache.", MODEL)?,
+            shared_tokens: make.counters(
+                "shared_prompt_tokens_total",
+                "Prompt tokens computed once for several answers of one request.",
+                MODEL,
+            )?,
+            guessed_tokens: make.counters("guessed_tokens_total", "Tokens guessed by prompt lookup.", MODEL)?,
+            accepted_tokens: make.counters("accepted_tokens_total", "Guessed tokens that were right.", MODEL)?,
             registry,
             process,
         };
@@ -158,6 +174,9 @@ impl Metrics {
             input_tokens: self.input_tokens.with_label_values(labels),
             generated_tokens: self.generated_tokens.with_label_values(labels),
             prefix_hits: self.prefix_hits.with_label_values(labels),
+            shared_tokens: self.shared_tokens.with_label_values(labels),
+            guessed_tokens: self.guessed_tokens.with_label_values(labels),
+            accepted_tokens: self.accepted_tokens.with_label_values(labels),
         }
     }
 

@@ -340,7 +340,8 @@ fn writer(folder: &Path, queue: usize, metrics: &Arc<Metrics>) -> Writer {
     let bundle = Bundle::open(&tokenizers::generator_bundle(folder)).unwrap();
     let model = metrics.model("double", "generator");
     let factory: dichroic::engine::Factory<Scribe> = Arc::new(|| Ok(Scribe::new()));
-    let generator = Generator::start("double", GeneratorOptions { capacity: queue }, &factory, &model).unwrap();
+    let options = GeneratorOptions { capacity: queue, prefill_tokens: 16, lookup: None };
+    let generator = Generator::start("double", options, &factory, &model).unwrap();
     let spec = bundle.manifest().generator.as_ref().unwrap();
     Writer::new(PromptTokenizer::open(&bundle).unwrap(), generator, spec, bundle.digest().to_owned()).unwrap()
 }
