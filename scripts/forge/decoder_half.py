@@ -117,7 +117,7 @@ def write_graph(checkpoint: decoder.Checkpoint, window: int, tied: bool, path: P
 
 
 def build(source: Mapping[str, Path], recipe: Mapping[str, Any], model_dir: Path, out: Path) -> dict[str, Any]:
-    """As `decoder.build`, of the same recipe: of its precision only whether the embedding is the head's table counts."""
+    """As `decoder.build`, of the same recipe: of its precision counts only whether the embedding is the head's."""
     adapter = low_rank.unpacked(load_file(Path(model_dir) / recipe["adapter"])) if "adapter" in recipe else None
     checkpoint = decoder.Checkpoint(Path(source["gguf"]), adapter)
     shape = checkpoint.shape

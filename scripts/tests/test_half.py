@@ -93,7 +93,9 @@ def test_gemmas_sums_stay_small(tmp_path: Path) -> None:
         model.graph.output.append(onnx.helper.make_tensor_value_info(last, kind, None))
         session = ort.InferenceSession(model.SerializeToString())
         empty = {
-            entry.name: np.zeros((1, entry.shape[1], WINDOW, entry.shape[3]), np.float16 if name == "half" else np.float32)
+            entry.name: np.zeros(
+                (1, entry.shape[1], WINDOW, entry.shape[3]), np.float16 if name == "half" else np.float32
+            )
             for entry in session.get_inputs()
             if entry.name.startswith("past.")
         }
@@ -121,5 +123,6 @@ def test_a_half_text_classifier_scores_as_the_full_one(noise, delta) -> None:  #
     assert [(entry.name, entry.type) for entry in ran.get_outputs()] == [
         (entry.name, entry.type) for entry in full.get_outputs()
     ]
-    for ours, theirs in zip(ran.run(None, test_encoder.feed(test_encoder.ROWS)), full.run(None, test_encoder.feed(test_encoder.ROWS))):
+    texts = test_encoder.feed(test_encoder.ROWS)
+    for ours, theirs in zip(ran.run(None, texts), full.run(None, texts)):
         np.testing.assert_allclose(ours, theirs, atol=1e-2 * float(np.abs(theirs).max()))
