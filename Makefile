@@ -5,6 +5,9 @@ CARGO ?= cargo
 # Identifiers to set up, split by commas or spaces; all when empty.
 MODELS ?=
 export MODELS
+# cuda: set up ONNX Runtime with CUDA and build for GPUs too; `make serve` then serves on a GPU.
+DEVICE ?=
+export DEVICE
 # For `make bundle`: a minisign secret key and, if it has one, a file with its password.
 SIGNING_KEY ?=
 SIGNING_PASSWORD_FILE ?=
@@ -23,7 +26,7 @@ EXAMPLE := --manifest-path examples/rust/Cargo.toml
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo '  MODELS=alpha-4o-mini limits any of them to the named models.'
+	@echo '  MODELS=alpha-4o-mini limits any of them to the named models; DEVICE=cuda is for GPUs.'
 
 setup: ## Python environment, ONNX Runtime, base weights, models
 	@$(PYTHON) scripts/setup
@@ -99,4 +102,4 @@ lock: ## write each requirements.lock anew from its requirements.in
 	@$(PYTHON) scripts/lock
 
 clean: ## remove what was built here; downloads stay in the cache
-	@rm -rf target .venv .venv-clients .venv-deploy .venv-peers runtime models/*/build
+	@rm -rf target .venv .venv-clients .venv-deploy .venv-peers runtime models/*/build models/*/build-cuda

@@ -179,6 +179,37 @@ fn a_copied_prefix_is_as_good_as_a_computed_one() {
     close(&whole, &one_by_one);
 }
 
+/// Equal but for rounding: one graph's weights are of 8 bits, the other computes in half precision.
+fn near(a: &[f32], b: &[f32]) {
+    assert_eq!(a.len(), b.len());
+    let largest = b.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+    for (x, y) in a.iter().zip(b) {
+        assert!((x - y).abs() < 0.05 * largest, "{x} and {y} differ, of {largest} at most");
+    }
+}
+
+#[test]
+fn a_graph_in_half_precision_has_a_cache_of_its_own_kind() {
+    // For GPUs; the CPU takes it too. One half of a cache read as the other's would be noise.
+    let mut half = Decoder::open(&runtime(), &bundle("tiny-generator-half"), 4).unwrap();
+    let mut full = Decoder::open(&runtime(), &bundle("tiny-generator"), 4).unwrap();
+    let (prefix, body): (&[u32], &[u32]) = (&[11, 12, 13, 14, 15, 16, 17], &[50, 51, 52]);
+    let whole = full.prefill(0, 0, &[prefix, body].concat()).unwrap();
+    near(&half.prefill(0, 0, &[prefix, body].concat()).unwrap(), &whole);
+
+    half.prefill(3, 0, prefix).unwrap();
+    half.prefill(1, 0, &[99; 30]).unwrap();
+    half.copy(3, 1, prefix.len());
+    near(&half.prefill(1, prefix.len(), body).unwrap(), &whole);
+
+    full.prefill(1, 0, &[99; 30]).unwrap();
+    half.prefill(1, 0, &[99; 30]).unwrap();
+    let steps = [Step { token: 60, past: 10 }, Step { token: 61, past: 30 }];
+    for (ours, theirs) in half.step(&steps).unwrap().iter().zip(full.step(&steps).unwrap()) {
+        near(ours, &theirs);
+    }
+}
+
 #[test]
 fn verified_tokens_have_the_logits_of_steps_and_wrong_ones_are_forgotten() {
     let mut decoder = Decoder::open(&runtime(), &bundle("tiny-generator"), 3).unwrap();

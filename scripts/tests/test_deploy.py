@@ -45,6 +45,7 @@ SETS: dict[str, dict[str, Any]] = {
             "models": ["beta-3-haiku", "alpha-4o-mini"],
             "max_connections": 1_000_000,
             "playground": False,
+            "device": "cuda",
             "log": 'info,a="<b>"',
         },
         "extraEnv": [{"name": "RUST_BACKTRACE", "value": "1"}],
@@ -273,8 +274,8 @@ def test_the_values_default_to_the_servers_defaults_within_its_bounds(chart: Any
             assert values[name] == setting.default, name
             assert (bounds[name]["minimum"], bounds[name]["maximum"]) == (setting.least, setting.most), name
     assert (values["models"], values["log_format"], values["log"]) == ([], "json", "info")
-    texts = (values["redis_prefix"], values["playground"], values["otlp_endpoint"])
-    assert texts == ("dichroic:", True, "")
+    texts = (values["redis_prefix"], values["playground"], values["otlp_endpoint"], values["device"])
+    assert texts == ("dichroic:", True, "", "cpu")
     assert bounds["models"]["items"]["enum"] == model_ids()
 
 
@@ -298,6 +299,7 @@ def test_texts_reach_the_settings_as_they_were_written(chart: Any) -> None:
         (with_keys(config={"api_key": API_KEY}), "'api_key' not allowed"),
         (with_keys(config={"listen": "0.0.0.0:1"}), "'listen' not allowed"),
         (with_keys(config={"batch_tokens": 255}), "/config/batch_tokens"),
+        (with_keys(config={"device": "gpu"}), "/config/device"),
         (with_keys(config={"usage_limit": "600"}), "/config/usage_limit"),
         (with_keys(config={"models": ["alpha"]}), "/config/models"),
         (with_keys(config={"log_format": "xml"}), "/config/log_format"),
@@ -457,12 +459,15 @@ def test_models_come_from_the_image_or_from_a_claim(chart: Any) -> None:
     assert mount["subPath"] == "2026-11"
 
 
-def test_a_gpu_is_asked_for_only_when_told_and_said_to_be_idle(chart: Any) -> None:
+def test_a_gpu_is_asked_for_only_when_told_and_warned_of_where_it_does_not_fit_the_device(chart: Any) -> None:
     least, everything = Release(chart, SETS["least"]), Release(chart, SETS["everything"])
     assert "nvidia.com/gpu" not in str(least.pod) and "runtimeClassName" not in least.pod
     assert everything.container["resources"]["limits"]["nvidia.com/gpu"] == 1
     assert everything.pod["runtimeClassName"] == "nvidia"
-    assert "computes on the CPU only" in everything.notes and "GPU" not in least.notes
+    assert everything.settings["device"] == "cuda" and least.settings["device"] == "cpu"
+    assert "GPU" not in least.notes + everything.notes and "left idle" not in everything.notes
+    assert "left idle: config.device is cpu" in Release(chart, with_keys(gpu={"count": 1})).notes
+    assert "gpu.count asks for no GPU" in Release(chart, with_keys(config={"device": "cuda"})).notes
     alone = Release(chart, {**SETS["alone"], "gpu": {"count": 2}}).container
     assert alone["resources"] == {"limits": {"nvidia.com/gpu": 2}}
     assert "resources" not in Release(chart, SETS["alone"]).container

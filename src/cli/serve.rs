@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use anyhow::Context as _;
 use tokio::net::TcpListener;
 
-use super::compose::Composer;
+use super::compose::{Composer, placed};
 use crate::{
     access::{Fallback, KeyStore, Limiter, MemoryLimiter, RedisLimiter},
     config::{Config, LogFormat},
@@ -31,9 +31,14 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
     let keys = Arc::new(open_keys(config)?);
     let tls = open_tls(config)?;
     let metrics = Metrics::new().context("cannot set up metrics")?;
-    let registry = Registry::open(&config.models_dir, &config.models)?;
     let runtime = Runtime::load(&config.runtime_library, config.threads.get())?;
     tracing::info!(threads = config.threads, library = runtime.build_info(), "runtime loaded");
+    let (runtime, passed_over) = placed(runtime, config.device)?;
+    if let Some(error) = passed_over {
+        tracing::warn!(%error, "device = auto: the models compute on the CPU");
+    }
+    tracing::info!(device = %runtime.device(), "device chosen");
+    let registry = Registry::open_for(runtime.device(), &config.models_dir, &config.models)?;
     workers(config.threads.get()).build_global().context("cannot start the pool")?;
     let services = Arc::new(Composer::new(config, runtime, Arc::clone(&metrics)).services(&registry)?);
 

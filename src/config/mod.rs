@@ -106,6 +106,10 @@ pub enum ConfigError {
     },
 }
 
+/// Most tokens in a batch on a GPU, unless the settings say otherwise: 64 windows of 256 tokens. A GPU computes them side
+/// by side where a processor's cache would run over. Chosen, not measured.
+pub const CUDA_BATCH_TOKENS: usize = 16_384;
+
 /// Most characters before the names of keys in Redis.
 const MAX_PREFIX_CHARACTERS: usize = 64;
 
@@ -127,6 +131,19 @@ pub enum Speculation {
     Off,
     /// From what followed the same words in the prompt.
     Lookup,
+}
+
+/// What models are to compute on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// The CPU. The default, because a device that is merely there should not change answers: they differ in their
+    /// last digits, and replicas of one service would differ from one another.
+    #[default]
+    Cpu,
+    /// A GPU; without one nothing starts.
+    Cuda,
+    /// A GPU where one can be used, the CPU where not.
+    Auto,
 }
 
 /// Where the files of TLS are. Their contents are judged by who reads them.
@@ -151,6 +168,8 @@ pub struct Config {
     pub models_dir: PathBuf,
     /// The ONNX Runtime shared library.
     pub runtime_library: PathBuf,
+    /// What models are to compute on.
+    pub device: DeviceChoice,
     /// Identifiers to serve; those not installed answer 501.
     pub models: Vec<ModelId>,
     /// File of the API keys.
@@ -169,8 +188,10 @@ pub struct Config {
     pub shutdown_grace: Duration,
     /// Text windows that may wait for classification.
     pub text_queue: usize,
-    /// Most tokens in a batch, padding counted.
+    /// Most tokens in a batch on the CPU, padding counted.
     pub batch_tokens: usize,
+    /// The same on a GPU: what `batch_tokens` says, or [`CUDA_BATCH_TOKENS`] where nothing does.
+    pub cuda_batch_tokens: usize,
     /// How long a batch waits for company.
     pub batch_wait: Duration,
     /// Texts generated side by side by one model.
@@ -304,6 +325,7 @@ fn rule(setting: &Setting) -> String {
             format!("a text of 1 to {MAX_PREFIX_CHARACTERS} visible ASCII characters without spaces")
         }
         (_, "speculation") => "lookup or off".to_owned(),
+        (_, "device") => "cpu, cuda or auto".to_owned(),
         (_, "log_format") => "json or text".to_owned(),
         (_, "otlp_endpoint") => "http://HOST:PORT, such as http://127.0.0.1:4318, or empty".to_owned(),
         _ => "a text that is not empty".to_owned(),
@@ -319,11 +341,13 @@ impl Validator<'_> {
     fn config(&self, mut raw: RawConfig) -> Result<Config, ConfigError> {
         let redis = self.redis(&mut raw)?;
         let threads = self.number("threads", raw.threads)?;
+        let batch_tokens = self.number("batch_tokens", raw.batch_tokens)?;
         Ok(Config {
             listen: self.listen(raw.listen)?,
             tls: self.tls(raw.tls_certificate_file, raw.tls_key_file, raw.tls_client_ca_file)?,
             models_dir: self.path("models_dir", raw.models_dir, "models")?,
             runtime_library: self.path("runtime_library", raw.runtime_library, "runtime/libonnxruntime.so")?,
+            device: self.device(raw.device.as_deref())?,
             models: self.models(raw.models)?,
             keys_file: self.path("keys_file", raw.keys_file, "keys.json")?,
             api_key: self.api_key(raw.api_key)?,
@@ -333,7 +357,8 @@ impl Validator<'_> {
             request_timeout: Duration::from_millis(self.number("request_timeout_ms", raw.request_timeout_ms)?),
             shutdown_grace: Duration::from_millis(self.number("shutdown_grace_ms", raw.shutdown_grace_ms)?),
             text_queue: self.number("text_queue", raw.text_queue)?,
-            batch_tokens: self.number("batch_tokens", raw.batch_tokens)?,
+            batch_tokens,
+            cuda_batch_tokens: if raw.batch_tokens.is_some() { batch_tokens } else { CUDA_BATCH_TOKENS },
             batch_wait: Duration::from_micros(self.number("batch_wait_us", raw.batch_wait_us)?),
             generator_slots: self.number("generator_slots", raw.generator_slots)?,
             generator_queue: self.number("generator_queue", raw.generator_queue)?,
@@ -458,6 +483,15 @@ impl Validator<'_> {
         }
     }
 
+    fn device(&self, value: Option<&str>) -> Result<DeviceChoice, ConfigError> {
+        match value {
+            None | Some("cpu") => Ok(DeviceChoice::Cpu),
+            Some("cuda") => Ok(DeviceChoice::Cuda),
+            Some("auto") => Ok(DeviceChoice::Auto),
+            Some(_) => Err(self.invalid("device")),
+        }
+    }
+
     fn log_format(&self, value: Option<&str>) -> Result<LogFormat, ConfigError> {
         match value {
             None | Some("json") => Ok(LogFormat::Json),
@@ -520,6 +554,7 @@ mod tests {
         assert_eq!(config.tls, None);
         assert_eq!(config.models_dir, Path::new("models"));
         assert_eq!(config.runtime_library, Path::new("runtime/libonnxruntime.so"));
+        assert_eq!(config.device, DeviceChoice::Cpu);
         assert_eq!(config.models, ModelId::ALL);
         assert_eq!(config.keys_file, Path::new("keys.json"));
         assert!(config.api_key.is_none());
@@ -529,7 +564,7 @@ mod tests {
         assert_eq!(config.request_timeout, Duration::from_secs(30));
         assert_eq!(config.shutdown_grace, Duration::from_secs(25));
         assert_eq!(config.batch_wait, Duration::from_micros(500));
-        assert_eq!((config.text_queue, config.batch_tokens), (1024, 2048));
+        assert_eq!((config.text_queue, config.batch_tokens, config.cuda_batch_tokens), (1024, 2048, 16_384));
         assert_eq!((config.generator_slots, config.generator_queue, config.image_queue), (8, 64, 32));
         assert_eq!((config.prefill_tokens, config.speculation), (16, Speculation::Off));
         assert_eq!((config.max_connections, config.header_timeout), (1024, Duration::from_secs(10)));
@@ -549,6 +584,26 @@ mod tests {
             "playground, set by the environment variable DICHROIC_PLAYGROUND, must be true or false; correct or \
              remove it"
         );
+    }
+
+    #[test]
+    fn the_device_is_one_of_three_words() {
+        let device = |toml: &str, flags: &[&str]| load(Some(toml), &[], flags).map(|config| config.device);
+        assert_eq!(device("device = 'auto'", &[]), Ok(DeviceChoice::Auto));
+        assert_eq!(device("device = 'auto'", &["--device", "cuda"]), Ok(DeviceChoice::Cuda));
+        assert_eq!(device("device = 'cuda'", &["--device", "cpu"]), Ok(DeviceChoice::Cpu));
+        for wrong in ["gpu", "CUDA", "cuda:1", ""] {
+            assert_eq!(
+                refusal(None, &[], &["--device", wrong]),
+                "device, set by the flag --device, must be cpu, cuda or auto; correct or remove it"
+            );
+        }
+    }
+
+    #[test]
+    fn a_budget_that_is_set_holds_on_every_device() {
+        let config = load(Some("batch_tokens = 2048"), &[], &[]).unwrap();
+        assert_eq!((config.batch_tokens, config.cuda_batch_tokens), (2048, 2048));
     }
 
     #[test]

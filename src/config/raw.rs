@@ -82,13 +82,14 @@ const fn number(name: &'static str, default: u64, min: u64, max: u64) -> Setting
 pub const SECRETS: [&str; 3] = ["api_key", "redis_url", "redis_password"];
 
 /// Every setting, in the order of the help.
-pub const SETTINGS: [Setting; 33] = [
+pub const SETTINGS: [Setting; 34] = [
     text("listen"),
     text("tls_certificate_file"),
     text("tls_key_file"),
     text("tls_client_ca_file"),
     text("models_dir"),
     text("runtime_library"),
+    text("device"),
     Setting { name: "models", kind: Kind::List },
     text("keys_file"),
     text("api_key"),
@@ -130,6 +131,7 @@ pub(super) struct RawConfig {
     pub(super) tls_client_ca_file: Option<PathBuf>,
     pub(super) models_dir: Option<PathBuf>,
     pub(super) runtime_library: Option<PathBuf>,
+    pub(super) device: Option<String>,
     pub(super) models: Option<Vec<String>>,
     pub(super) keys_file: Option<PathBuf>,
     #[serde(default, deserialize_with = "secret")]
@@ -193,6 +195,11 @@ pub struct ServeFlags {
     /// [default: runtime/libonnxruntime.so] [env: DICHROIC_RUNTIME_LIBRARY]
     #[arg(long, value_name = "PATH")]
     pub runtime_library: Option<PathBuf>,
+    /// What models compute on: cpu; cuda, a GPU, without which nothing starts; or auto, a GPU where one can be used and
+    /// the CPU where not. GPUs need the runtime library and the models of `make setup DEVICE=cuda`
+    /// [default: cpu] [env: DICHROIC_DEVICE]
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
     /// Identifiers to serve, separated by commas [default: every installed one] [env: DICHROIC_MODELS]
     #[arg(long, value_name = "ID,...", value_delimiter = ',')]
     pub models: Option<Vec<String>>,
@@ -237,7 +244,7 @@ pub struct ServeFlags {
     /// [default: 1024] [env: DICHROIC_TEXT_QUEUE]
     #[arg(long, value_name = "N")]
     pub text_queue: Option<u64>,
-    /// Most tokens, padding counted, that the classifier takes at once
+    /// Most tokens, padding counted, that the classifier takes at once; where it is not set, 16384 on a GPU
     /// [default: 2048] [env: DICHROIC_BATCH_TOKENS]
     #[arg(long, value_name = "N")]
     pub batch_tokens: Option<u64>,

@@ -2,9 +2,10 @@
 //!
 //! Graph contract (see `scripts/forge/decoder.py`): `input_ids` int64 `[batch, sequence]`, `seqlens_k` int32
 //! `[batch]` (tokens of the row after the pass, minus one), `total_sequence_length` int32 scalar (the longest row
-//! after the pass), `past.{layer}.{key,value}` and `present.…` bound to the same memory, `logits_at` int64 `[places]`
-//! (the positions of the pass whose logits are wanted; graphs without it give those of the last), `logits` float32
-//! `[batch × places, vocab]`. A pass is either one row with any number of tokens or many rows with one token each.
+//! after the pass), `past.{layer}.{key,value}` and `present.…`, float32 or for GPUs float16, bound to the same memory,
+//! `logits_at` int64 `[places]` (the positions of the pass whose logits are wanted; graphs without it give those of the
+//! last), `logits` float32 `[batch × places, vocab]`. A pass is either one row with any number of tokens or many rows
+//! with one token each.
 
 use std::collections::HashMap;
 
@@ -16,8 +17,9 @@ use ort::{
 
 use super::{
     Decode, Runtime, RuntimeError, Step,
-    kv::{KvCache, KvShape},
+    kv::{KvCache, KvElement, KvShape},
 };
+use crate::domain::Device;
 use crate::registry::{Bundle, manifest::GeneratorSpec};
 
 /// Tokens a prefill pass takes at once. The attention of a pass needs `heads × chunk × window` floats, so a long
@@ -44,6 +46,8 @@ pub struct Decoder {
     rows: usize,
     /// Whether the graph can tell the logits of other positions than the last.
     tells_each: bool,
+    /// Why the cache cannot be trusted any more: a copy in it failed, as only a GPU's can. No pass reads it again.
+    broken: Option<RuntimeError>,
 }
 
 impl Decoder {
@@ -57,15 +61,26 @@ impl Decoder {
             .generator
             .clone()
             .ok_or_else(|| RuntimeError::Load("the bundle is no generator".into()))?;
-        let shape =
-            KvShape { layers: spec.layers, rows, heads: spec.kv_heads, window: spec.window, width: spec.head_dim };
         let session = runtime.open(&bundle.graph())?;
+        let element = KvElement::of(&session)?;
+        if runtime.device() == Device::Cuda && element == KvElement::Single {
+            tracing::warn!(
+                name = bundle.manifest().name,
+                "this generator was built for the CPU, which computes much of it; `make models DEVICE=cuda` builds it \
+                 for a GPU"
+            );
+        }
+        let GeneratorSpec { layers, kv_heads: heads, window, head_dim: width, .. } = spec;
+        let cache = KvCache::new(KvShape { layers, rows, heads, window, width, element }, runtime.device())?;
         let tells_each = session.overridable_initializers().iter().any(|input| input.name() == LOGITS_AT);
-        Ok(Self { bindings: HashMap::new(), cache: KvCache::new(shape)?, session, spec, rows, tells_each })
+        Ok(Self { bindings: HashMap::new(), cache, session, spec, rows, tells_each, broken: None })
     }
 
     /// One pass over rows `start..start + past.len()`; `tokens` is `[rows, sequence]` flattened.
     fn pass(&mut self, start: usize, past: &[usize], tokens: &[u32], wanted: Wanted) -> Result<Vec<f32>, RuntimeError> {
+        if let Some(error) = &self.broken {
+            return Err(error.clone());
+        }
         let count = past.len();
         let sequence = tokens.len() / count.max(1);
         let after: Vec<usize> = past.iter().map(|past| past + sequence).collect();
@@ -144,7 +159,7 @@ impl Decode for Decoder {
     }
 
     fn copy(&mut self, from: usize, to: usize, length: usize) {
-        self.cache.copy(from, to, length);
+        self.broken = self.cache.copy(from, to, length).err().or_else(|| self.broken.take());
     }
 }
 

@@ -96,6 +96,12 @@ pub enum RuntimeError {
         "cannot load ONNX Runtime: {0}; run `make setup`, or point runtime_library at libonnxruntime.so 1.24 or newer"
     )]
     Library(String),
+    /// There is no GPU to compute on.
+    #[error(
+        "no GPU can be used: {0}; `make setup DEVICE=cuda` installs the library for one, which also needs the driver \
+         (`nvidia-smi` shows it), CUDA 13 and cuDNN 9; device = \"cpu\" does without"
+    )]
+    Device(String),
     /// A model file could not be opened.
     #[error("cannot load the model: {0}")]
     Load(String),

@@ -30,7 +30,8 @@ pub use writer::Writer;
 
 use crate::{
     domain::{
-        Category, Finding, ImageBytes, ModelId, ModerationInput, Operation, Prism, Threshold, ValidText, Verdict,
+        Category, Device, Finding, ImageBytes, ModelId, ModerationInput, Operation, Prism, Threshold, ValidText,
+        Verdict,
     },
     engine::{Batcher, EngineError},
     imaging::ImageError,
@@ -116,6 +117,8 @@ pub struct ServiceOptions {
     pub timeout: Duration,
     /// Pictures that may be decoded or wait for it.
     pub image_queue: usize,
+    /// What the models compute on.
+    pub device: Device,
 }
 
 /// Everything that handlers see.
@@ -218,7 +221,7 @@ impl Services {
 
     /// Whether every installed model answers, by work or a canary inference that is at most a few seconds old.
     pub async fn readiness(&self) -> Readiness {
-        self.readiness.check(&self.models).await
+        self.readiness.check(&self.models, self.options.device).await
     }
 
     /// Leave for a picture to be decoded or to wait for it.

@@ -60,6 +60,8 @@ pub(crate) fn install(folder: &Path, fixture: &str, place: &str) -> PathBuf {
 pub(crate) struct Server {
     process: Child,
     pub(crate) address: SocketAddr,
+    /// The lines of the log until it listened.
+    pub(crate) start: Vec<String>,
 }
 
 impl Server {
@@ -87,25 +89,34 @@ impl Server {
         };
         // A full pipe would stop the server.
         thread::spawn(move || lines.for_each(drop));
-        Self { process, address }
+        Self { process, address, start: seen }
     }
 
     /// The answer to a request, which must be 200.
     pub(crate) fn ask(&self, path: &str, body: &Value) -> Value {
         let body = body.to_string();
-        let mut stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        let head = format!(
+        let request = format!(
             "POST {path} HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {KEY}\r\ncontent-type: application/json\r\n\
              connection: close\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         );
-        stream.write_all(head.as_bytes()).unwrap();
+        serde_json::from_str(&self.answer(&request)).unwrap()
+    }
+
+    /// What stands at a path that needs no key, which must be 200.
+    pub(crate) fn get(&self, path: &str) -> String {
+        self.answer(&format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n"))
+    }
+
+    fn answer(&self, request: &str) -> String {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1.1 200 "), "{answer}");
-        serde_json::from_str(body).unwrap()
+        body.to_owned()
     }
 }
 

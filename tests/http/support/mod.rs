@@ -16,7 +16,7 @@ use dichroic::{
         KeyStore, Limiter, MemoryLimiter,
         keys::{NewKey, file},
     },
-    domain::{ModelId, Operation, UsageLimit},
+    domain::{Device, ModelId, Operation, UsageLimit},
     engine::{BatchOptions, Batcher, Generator, GeneratorOptions, batch::BatchPolicy},
     http::{App, BodyLimits, router},
     lifecycle::Lifecycle,
@@ -54,6 +54,8 @@ pub(crate) struct Setup {
     pub(crate) timeout: Duration,
     pub(crate) queue: usize,
     pub(crate) image_queue: usize,
+    /// What the models are said to compute on.
+    pub(crate) device: Device,
     /// Whether the text in pictures is read.
     pub(crate) reads: bool,
     /// Whether violence and hate are seen in pictures.
@@ -71,6 +73,7 @@ impl Default for Setup {
             timeout: Duration::from_secs(30),
             queue: 512,
             image_queue: 64,
+            device: Device::Cpu,
             reads: true,
             heads: false,
             bodies: BodyLimits::default(),
@@ -105,7 +108,7 @@ impl Server {
         let key_file = key_file(folder.path());
         let keys = KeyStore::open(Some(&key_file), Some(SecretString::from(KEY)), setup.limit).unwrap();
         let keys = Arc::new(keys);
-        let options = ServiceOptions { timeout: setup.timeout, image_queue: setup.image_queue };
+        let options = ServiceOptions { timeout: setup.timeout, image_queue: setup.image_queue, device: setup.device };
         let models = models(folder.path(), &setup, &metrics);
         let services = Arc::new(Services::new(models, options, Arc::clone(&metrics)));
         let app = App {
