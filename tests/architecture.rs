@@ -59,6 +59,8 @@ const KEEPERS: &[(&str, &[&str])] = &[
     ("figment", &["config"]),
     ("governor", &["access"]),
     ("indicatif", &["cli"]),
+    ("minijinja", &["registry"]),
+    ("minijinja_contrib", &["registry"]),
     ("minisign_verify", &["registry"]),
     ("prometheus", &["telemetry"]),
     ("rayon", &["cli", "service"]),

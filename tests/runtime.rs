@@ -12,11 +12,15 @@ use dichroic::{
     engine::{Factory, GenerateParams, Generator, GeneratorOptions, Lookup, Sampling, generate::rows_for},
     registry::{
         Bundle,
-        sequence::{Origin, SequenceClassifier},
+        causal::CausalModel,
+        export::{Export, Origin, Part},
+        manifest::{CacheForm, GeneratorSpec},
+        sequence::SequenceClassifier,
     },
     runtime::{
-        Decode, Decoder, Forward, ImageClassifier, LineOrientation, LinePixels, LineRecogniser, PagePixels, Pixels,
-        PromptTokenizer, Runtime, Step, TextClassifier, TextDetector, TextOutput, Window, WindowTokenizer, ends,
+        Decode, Decoder, Forward, GeneratorGraph, GrowingDecoder, ImageClassifier, LineOrientation, LinePixels,
+        LineRecogniser, PagePixels, Pixels, PromptTokenizer, Runtime, Step, TextClassifier, TextDetector, TextOutput,
+        Window, WindowTokenizer, ends,
     },
     telemetry::Metrics,
 };
@@ -62,10 +66,14 @@ fn a_text_scores_the_same_alone_and_padded_in_company() {
 fn labelled(folder: &Path, fixture: &str, map: &[(&str, Category)]) -> Bundle {
     let model = SequenceClassifier::open(&Path::new("tests/fixtures").join(fixture)).unwrap();
     let map: Vec<_> = map.iter().map(|(label, category)| ((*label).to_owned(), *category)).collect();
-    let spec = model.spec(ends(&model.tokenizer()).unwrap(), &map).unwrap();
-    let origin = Origin { name: fixture.into(), source: "a fixture".into(), licence: "MIT".into() };
-    model.write(&folder.join(fixture), origin, spec).unwrap();
-    Bundle::open(&folder.join(fixture)).unwrap()
+    let spec = model.spec(ends(&model.export().tokenizer()).unwrap(), &map).unwrap();
+    written(model.export(), &folder.join(fixture), Part::TextClassifier(spec))
+}
+
+fn written(export: &Export, target: &Path, part: Part) -> Bundle {
+    let origin = Origin { name: "fixture".into(), source: "a fixture".into(), licence: "MIT".into() };
+    export.write(target, origin, part).unwrap();
+    Bundle::open(target).unwrap()
 }
 
 #[test]
@@ -126,57 +134,103 @@ fn long_texts_become_overlapping_windows_that_cover_every_token() {
     assert_eq!(seen.len(), 40);
 }
 
+/// A decoder of either form, with a window of 256 tokens.
+fn decoder(form: CacheForm, rows: usize) -> Box<dyn Decode> {
+    if form == CacheForm::Shared {
+        return Box::new(Decoder::open(&runtime(), &bundle("tiny-generator"), rows).unwrap());
+    }
+    let model = CausalModel::open(Path::new("tests/fixtures/tiny-causal")).unwrap();
+    let GeneratorGraph { cache, layers, kv_heads, head_dim, vocab } =
+        GeneratorGraph::read(&runtime(), model.export().graph()).unwrap();
+    let (stop_ids, tasks) = (model.stop_ids().to_vec(), model.prompts("").unwrap().tasks);
+    let spec = GeneratorSpec { layers, kv_heads, head_dim, vocab, cache, window: 256, stop_ids, tasks };
+    let folder = tempfile::tempdir().unwrap();
+    let bundle = written(model.export(), &folder.path().join("bundle"), Part::Generator(spec));
+    assert_eq!(bundle.manifest().generator.as_ref().unwrap().cache, form);
+    Box::new(GrowingDecoder::open(&runtime(), &bundle, rows).unwrap())
+}
+
+const FORMS: [CacheForm; 2] = [CacheForm::Shared, CacheForm::Growing];
+
+#[test]
+fn a_graph_tells_its_form_and_its_dimensions() {
+    let read = |path: &str| GeneratorGraph::read(&runtime(), &Path::new("tests/fixtures").join(path));
+    let shared = GeneratorGraph { cache: CacheForm::Shared, layers: 2, kv_heads: 2, head_dim: 16, vocab: 320 };
+    assert_eq!(read("tiny-generator/model.onnx").unwrap(), shared);
+    let growing = GeneratorGraph { cache: CacheForm::Growing, kv_heads: 1, ..shared };
+    assert_eq!(read("tiny-causal/model.onnx").unwrap(), growing);
+    let error = read("tiny-softmax/model.onnx").unwrap_err().to_string();
+    assert!(error.contains("--task text-generation-with-past"), "{error}");
+}
+
 #[test]
 fn rows_of_different_lengths_decode_as_they_do_alone() {
-    let runtime = runtime();
-    let bundle = bundle("tiny-generator");
     let prompts: [&[u32]; 3] = [&[5, 6, 7, 8, 9], &[40, 41], &[100, 7, 100, 7, 100, 7, 100]];
-    let alone = prompts.map(|prompt| {
-        let mut decoder = Decoder::open(&runtime, &bundle, 1).unwrap();
-        let mut logits = decoder.prefill(0, 0, prompt).unwrap();
-        (0..12)
-            .map(|step| {
-                let token = argmax(&logits);
-                logits = decoder.step(&[Step { token, past: prompt.len() + step }]).unwrap().remove(0);
-                token
-            })
-            .collect::<Vec<u32>>()
-    });
-    let mut decoder = Decoder::open(&runtime, &bundle, 3).unwrap();
-    let mut logits: Vec<Vec<f32>> =
-        prompts.iter().enumerate().map(|(row, prompt)| decoder.prefill(row, 0, prompt).unwrap()).collect();
-    let mut together: [Vec<u32>; 3] = Default::default();
-    for step in 0..12 {
-        let tokens: Vec<u32> = logits.iter().map(|logits| argmax(logits)).collect();
-        for (text, &token) in together.iter_mut().zip(&tokens) {
-            text.push(token);
+    for form in FORMS {
+        let alone = prompts.map(|prompt| {
+            let mut decoder = decoder(form, 1);
+            let mut logits = decoder.prefill(0, 0, prompt).unwrap();
+            (0..12)
+                .map(|step| {
+                    let token = argmax(&logits);
+                    logits = decoder.step(&[Step { token, past: prompt.len() + step }]).unwrap().remove(0);
+                    token
+                })
+                .collect::<Vec<u32>>()
+        });
+        let mut decoder = decoder(form, 3);
+        let mut logits: Vec<Vec<f32>> =
+            prompts.iter().enumerate().map(|(row, prompt)| decoder.prefill(row, 0, prompt).unwrap()).collect();
+        let mut together: [Vec<u32>; 3] = Default::default();
+        for step in 0..12 {
+            let tokens: Vec<u32> = logits.iter().map(|logits| argmax(logits)).collect();
+            for (text, &token) in together.iter_mut().zip(&tokens) {
+                text.push(token);
+            }
+            let steps: Vec<Step> =
+                tokens.iter().zip(prompts).map(|(&token, prompt)| Step { token, past: prompt.len() + step }).collect();
+            logits = decoder.step(&steps).unwrap();
         }
-        let steps: Vec<Step> =
-            tokens.iter().zip(prompts).map(|(&token, prompt)| Step { token, past: prompt.len() + step }).collect();
-        logits = decoder.step(&steps).unwrap();
+        assert_eq!(together, alone, "{form:?}");
+        assert_ne!(alone[0], alone[1], "{form:?}: the graph ignores its input");
     }
-    assert_eq!(together, alone);
-    assert_ne!(alone[0], alone[1], "the graph ignores its input");
 }
 
 #[test]
 fn a_copied_prefix_is_as_good_as_a_computed_one() {
-    let mut decoder = Decoder::open(&runtime(), &bundle("tiny-generator"), 4).unwrap();
-    let (prefix, body): (&[u32], &[u32]) = (&[11, 12, 13, 14, 15, 16], &[50, 51, 52]);
-    let whole = decoder.prefill(0, 0, &[prefix, body].concat()).unwrap();
-    decoder.prefill(3, 0, prefix).unwrap();
-    // What a row held before must not matter.
-    decoder.prefill(1, 0, &[99; 30]).unwrap();
-    decoder.copy(3, 1, prefix.len());
-    let copied = decoder.prefill(1, prefix.len(), body).unwrap();
-    close(&whole, &copied);
-    let one_by_one = body.iter().enumerate().fold(Vec::new(), |_, (n, &token)| {
-        if n == 0 {
-            decoder.copy(3, 0, prefix.len());
-        }
-        decoder.step(&[Step { token, past: prefix.len() + n }]).unwrap().remove(0)
-    });
-    close(&whole, &one_by_one);
+    for form in FORMS {
+        let mut decoder = decoder(form, 4);
+        let (prefix, body): (&[u32], &[u32]) = (&[11, 12, 13, 14, 15, 16], &[50, 51, 52]);
+        let whole = decoder.prefill(0, 0, &[prefix, body].concat()).unwrap();
+        decoder.prefill(3, 0, prefix).unwrap();
+        // What a row held before must not matter.
+        decoder.prefill(1, 0, &[99; 30]).unwrap();
+        decoder.copy(3, 1, prefix.len());
+        let copied = decoder.prefill(1, prefix.len(), body).unwrap();
+        close(&whole, &copied);
+        // Nor that a row holds more than is built upon.
+        decoder.copy(1, 2, prefix.len());
+        close(&whole, &decoder.prefill(2, prefix.len(), body).unwrap());
+        let one_by_one = body.iter().enumerate().fold(Vec::new(), |_, (n, &token)| {
+            if n == 0 {
+                decoder.copy(3, 0, prefix.len());
+            }
+            decoder.step(&[Step { token, past: prefix.len() + n }]).unwrap().remove(0)
+        });
+        close(&whole, &one_by_one);
+    }
+}
+
+#[test]
+fn a_prompt_longer_than_a_pass_reads_as_a_short_one_does() {
+    // Passes take 256 or 64 tokens; the same prompt is cut elsewhere when a part of it is there already.
+    let prompt: Vec<u32> = (0..200).map(|n| 3 + n * 7 % 300).collect();
+    for form in FORMS {
+        let mut decoder = decoder(form, 1);
+        let whole = decoder.prefill(0, 0, &prompt).unwrap();
+        decoder.prefill(0, 0, &prompt[..150]).unwrap();
+        close(&whole, &decoder.prefill(0, 150, &prompt[150..]).unwrap());
+    }
 }
 
 /// Equal but for rounding: one graph's weights are of 8 bits, the other computes in half precision.
@@ -284,12 +338,14 @@ fn guesses_and_parts_of_prompts_change_no_answer() {
 
 #[test]
 fn sequences_beyond_the_window_are_refused_not_run() {
-    let mut decoder = Decoder::open(&runtime(), &bundle("tiny-generator"), 1).unwrap();
-    let window = decoder.window();
-    assert!(decoder.prefill(0, 0, &vec![5; window]).is_ok());
-    assert!(decoder.step(&[Step { token: 5, past: window }]).is_err());
-    assert!(decoder.prefill(0, 0, &vec![5; window + 1]).is_err());
-    assert!(decoder.prefill(1, 0, &[5]).is_err(), "there is no second row");
+    for form in FORMS {
+        let mut decoder = decoder(form, 1);
+        let window = decoder.window();
+        assert!(decoder.prefill(0, 0, &vec![5; window]).is_ok());
+        assert!(decoder.step(&[Step { token: 5, past: window }]).is_err());
+        assert!(decoder.prefill(0, 0, &vec![5; window + 1]).is_err());
+        assert!(decoder.prefill(1, 0, &[5]).is_err(), "there is no second row");
+    }
 }
 
 #[test]

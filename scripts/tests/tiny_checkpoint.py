@@ -28,6 +28,7 @@ class Tiny:
     head_dim: int = 16
     hidden: int = 96
     sliding_window: int = 5
+    context: int = 512
 
 
 def byte_level_vocabulary(size: int) -> tuple[list[str], list[int], list[str]]:
@@ -64,7 +65,7 @@ def write(
     random = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(str(path), architecture)
     writer.add_block_count(tiny.layers)
-    writer.add_context_length(512)
+    writer.add_context_length(tiny.context)
     writer.add_embedding_length(tiny.width)
     writer.add_feed_forward_length(tiny.hidden)
     writer.add_head_count(tiny.heads)

@@ -8,10 +8,10 @@ use crate::{
     config::{Config, DeviceChoice, Speculation},
     domain::{Device, ModelId},
     engine::{BatchOptions, Batcher, Factory, Generator, GeneratorOptions, Lookup, batch::BatchPolicy, generate},
-    registry::{Bundle, ComponentName, Registry},
+    registry::{Bundle, ComponentName, Registry, manifest::CacheForm},
     runtime::{
-        Decoder, Forward, ImageClassifier, LineOrientation, LineRecogniser, PromptTokenizer, Runtime, RuntimeError,
-        TextClassifier, TextDetector, WindowTokenizer,
+        Decode, Decoder, Forward, GrowingDecoder, ImageClassifier, LineOrientation, LineRecogniser, PromptTokenizer,
+        Runtime, RuntimeError, TextClassifier, TextDetector, WindowTokenizer,
     },
     service::{ImageGuardian, Models, ReaderStages, ServiceOptions, Services, TextGuardian, TextReader, Writer},
     telemetry::Metrics,
@@ -111,22 +111,34 @@ impl<'a> Composer<'a> {
             return Ok(Arc::clone(writer));
         }
         let spec = bundle.manifest().generator.clone().context("the manifest has no generator part")?;
+        let generator = match spec.cache {
+            CacheForm::Shared => self.generator(id, bundle, Decoder::open)?,
+            CacheForm::Growing => self.generator(id, bundle, GrowingDecoder::open)?,
+        };
+        let tokenizer = PromptTokenizer::open(bundle)?;
+        let writer = Arc::new(Writer::new(tokenizer, generator, &spec, bundle.digest().to_owned())?);
+        self.writers.insert(bundle.digest().to_owned(), Arc::clone(&writer));
+        Ok(writer)
+    }
+
+    fn generator<D: Decode>(
+        &self,
+        id: ModelId,
+        bundle: &Arc<Bundle>,
+        open: fn(&Runtime, &Bundle, usize) -> Result<D, RuntimeError>,
+    ) -> anyhow::Result<Generator> {
         let rows = generate::rows_for(self.config.generator_slots);
-        let factory: Factory<Decoder> = {
+        let factory: Factory<D> = {
             let (runtime, bundle) = (self.runtime.clone(), Arc::clone(bundle));
-            Arc::new(move || Decoder::open(&runtime, &bundle, rows))
+            Arc::new(move || open(&runtime, &bundle, rows))
         };
         let options = GeneratorOptions {
             capacity: self.config.generator_queue,
             prefill_tokens: self.config.prefill_tokens,
             lookup: (self.config.speculation == Speculation::Lookup).then_some(LOOKUP),
         };
-        let generator =
-            Generator::start(id.as_str(), options, &factory, &self.metrics.model(id.as_str(), "generator"))?;
-        let tokenizer = PromptTokenizer::open(bundle)?;
-        let writer = Arc::new(Writer::new(tokenizer, generator, &spec, bundle.digest().to_owned())?);
-        self.writers.insert(bundle.digest().to_owned(), Arc::clone(&writer));
-        Ok(writer)
+        let metrics = self.metrics.model(id.as_str(), "generator");
+        Ok(Generator::start(id.as_str(), options, &factory, &metrics)?)
     }
 
     fn text(&mut self, id: ModelId, bundle: &Arc<Bundle>) -> anyhow::Result<Arc<TextGuardian>> {

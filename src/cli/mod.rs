@@ -61,7 +61,8 @@ enum Command {
     Keys(keys::KeysArgs),
     /// List, verify and add models
     #[command(after_help = "Examples:\n  dichroic models list\n  dichroic models verify\n  \
-        dichroic models add ./toxic-bert --id delta-3.1 --map toxic=hate --map threat=violence")]
+        dichroic models add ./toxic-bert --id delta-3.1 --map toxic=hate --map threat=violence\n  \
+        dichroic models add ./my-llama --id beta-3-haiku --replace")]
     Models(models::ModelsArgs),
     /// Send a bounded load to a running server and report its latencies
     #[cfg(feature = "bench")]

@@ -49,8 +49,8 @@ enum ModelsCommand {
         #[arg(value_name = "ID")]
         ids: Vec<ModelId>,
     },
-    /// Install a text classifier of your own, in the layout that Hugging Face's Optimum exports
-    Add(add::AddArgs),
+    /// Install a text classifier or generator of your own, in the layout that Hugging Face's Optimum exports
+    Add(Box<add::AddArgs>),
 }
 
 /// Runs `dichroic models`.

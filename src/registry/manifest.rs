@@ -92,12 +92,26 @@ pub struct GeneratorSpec {
     pub head_dim: usize,
     /// Size of the vocabulary, the width of the logits.
     pub vocab: usize,
+    /// How the graph is given the tokens that it has seen.
+    #[serde(default)]
+    pub cache: CacheForm,
     /// Longest sequence, prompt and answer together, in tokens.
     pub window: usize,
     /// Token ids that end an answer.
     pub stop_ids: Vec<u32>,
     /// The prompt of each task.
     pub tasks: Tasks,
+}
+
+/// Who keeps the keys and values of past tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheForm {
+    /// We do: past and present are one buffer as long as the window, which the graph writes into. `scripts/` builds so.
+    #[default]
+    Shared,
+    /// The graph does: it takes a past and answers with a longer present. What Hugging Face's exporters write.
+    Growing,
 }
 
 /// The prompts around a user's text.

@@ -5,7 +5,10 @@
 //! installed; one that is present but damaged is an error, never silently skipped. Runs on the starting thread.
 
 pub mod bundle;
+pub mod causal;
+pub mod export;
 pub mod manifest;
+pub mod prompts;
 pub mod release;
 pub mod sequence;
 

@@ -1,23 +1,15 @@
-//! Sequence classifiers from elsewhere, in the layout of Hugging Face's libraries: `config.json`, `tokenizer.json` and
-//! `model.onnx` (or `onnx/model.onnx`), read, and written as a bundle.
+//! Sequence classifiers from elsewhere: their labels, and how they are fed.
 //!
-//! Owns how such a configuration is understood, which is as their text-classification pipeline understands it. Refuses
-//! other tasks, because nothing here could feed them. Reads and copies files; runs on the main thread.
+//! Owns how such a configuration is understood, which is as Hugging Face's text-classification pipeline understands it.
+//! Refuses other tasks, because nothing here could feed them. Reads files; runs on the main thread.
 
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, path::Path};
 
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
 
 use super::{
-    bundle::{MANIFEST, hex, sha256},
-    manifest::{
-        Activation, Calibration, FORMAT, Kind, LabelSpec, LabelsSpec, Manifest, ManifestFile, TextClassifierSpec,
-    },
+    export::{self, Export, ExportError},
+    manifest::{Activation, Calibration, LabelSpec, LabelsSpec, TextClassifierSpec},
 };
 use crate::domain::Category;
 
@@ -25,29 +17,13 @@ use crate::domain::Category;
 const WINDOW: usize = 256;
 /// As many of its positions a model may keep for itself: in one well-known family texts begin at the third.
 const KEPT_POSITIONS: usize = 2;
-/// Files beside a graph that hold its weights, as exporters name them.
-const WEIGHTS: [&str; 2] = ["model.onnx_data", "model.onnx.data"];
 
-/// Why a folder cannot be added. Each message names the file and the remedy.
+/// Why a folder cannot be added as a classifier. Each message names the file or the label, and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum SequenceError {
-    /// A file could not be read, copied or written.
-    #[error("cannot use {} ({source}); give a folder with config.json, tokenizer.json and model.onnx, as \
-             `optimum-cli export onnx --task text-classification` writes it", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The configuration says too little or something that is not understood.
-    #[error("{} is of no use here: {reason}", path.display())]
-    Config {
-        /// The configuration.
-        path: PathBuf,
-        /// What is wrong with it, and what to do.
-        reason: String,
-    },
+    /// Its files are not what is needed.
+    #[error(transparent)]
+    Export(#[from] ExportError),
     /// A label was mapped that the model does not have, or twice.
     #[error("the label {label:?} {fault}; the model's labels are {}", labels.join(", "))]
     Label {
@@ -75,23 +51,11 @@ struct RawConfig {
 /// A folder that holds a sequence classifier.
 #[derive(Debug)]
 pub struct SequenceClassifier {
-    dir: PathBuf,
-    graph: PathBuf,
+    export: Export,
     labels: Vec<String>,
     activation: Activation,
     window: usize,
     pad_id: u32,
-}
-
-/// What people should know of a model.
-#[derive(Clone, Debug)]
-pub struct Origin {
-    /// Its name.
-    pub name: String,
-    /// Where it is from.
-    pub source: String,
-    /// Under which licence.
-    pub licence: String,
 }
 
 impl SequenceClassifier {
@@ -100,20 +64,12 @@ impl SequenceClassifier {
     /// # Errors
     /// [`SequenceError`] for a file that is missing, or a model of another task.
     pub fn open(dir: &Path) -> Result<Self, SequenceError> {
-        let path = dir.join("config.json");
-        let text = fs::read(&path).map_err(file(&path))?;
-        let config = serde_json::from_slice::<RawConfig>(&text).map_err(|error| error.to_string()).and_then(understood);
+        let path = export::config(dir);
         let (config, labels, activation) =
-            config.map_err(|reason| SequenceError::Config { path: path.clone(), reason })?;
-        let nested = dir.join("onnx").join("model.onnx");
-        let graph = if nested.is_file() { nested } else { dir.join("model.onnx") };
-        for needed in [&graph, &dir.join("tokenizer.json")] {
-            fs::File::open(needed).map_err(file(needed))?;
-        }
+            understood(export::json(&path)?).map_err(|reason| ExportError::content(&path, reason))?;
         let positions = config.max_position_embeddings.map_or(WINDOW, |most| most.saturating_sub(KEPT_POSITIONS));
         Ok(Self {
-            dir: dir.to_owned(),
-            graph,
+            export: Export::open(dir)?,
             labels,
             activation,
             window: positions.min(WINDOW),
@@ -121,9 +77,19 @@ impl SequenceClassifier {
         })
     }
 
-    /// The tokenizer definition.
-    pub fn tokenizer(&self) -> PathBuf {
-        self.dir.join("tokenizer.json")
+    /// Its files.
+    pub fn export(&self) -> &Export {
+        &self.export
+    }
+
+    /// Its files alone.
+    pub fn into_export(self) -> Export {
+        self.export
+    }
+
+    /// The model's labels, in the order of its logits.
+    pub fn labels(&self) -> &[String] {
+        &self.labels
     }
 
     /// How to feed the model and read its labels. `ends` are the tokens before and after a text.
@@ -162,45 +128,6 @@ impl SequenceClassifier {
             labels: Some(LabelsSpec { activation: self.activation, order }),
         })
     }
-
-    /// Makes the folder `target` and writes the bundle into it, its manifest last.
-    ///
-    /// # Errors
-    /// [`SequenceError::File`]
-    pub fn write(&self, target: &Path, origin: Origin, spec: TextClassifierSpec) -> Result<(), SequenceError> {
-        fs::create_dir(target).map_err(file(target))?;
-        let beside = self.graph.parent().unwrap_or(&self.dir);
-        let mut sources = vec![(self.graph.clone(), "model.onnx"), (self.tokenizer(), "tokenizer.json")];
-        sources.extend(WEIGHTS.map(|name| (beside.join(name), name)).into_iter().filter(|(path, _)| path.is_file()));
-        let mut files = Vec::with_capacity(sources.len());
-        for (source, name) in sources {
-            let copy = target.join(name);
-            let bytes = fs::copy(&source, &copy).map_err(file(&source))?;
-            files.push(ManifestFile { path: name.to_owned(), bytes, sha256: sha256(&copy).map_err(file(&copy))? });
-        }
-        let path = target.join(MANIFEST);
-        let json = |error: serde_json::Error| SequenceError::File { path: path.clone(), source: error.into() };
-        let fingerprint = hex(&Sha256::digest(serde_json::to_vec(&(&files, &spec)).map_err(json)?));
-        let manifest = Manifest {
-            format: FORMAT,
-            kind: Kind::TextClassifier,
-            name: origin.name,
-            source: origin.source,
-            licence: origin.licence,
-            fingerprint,
-            files,
-            generator: None,
-            text_classifier: Some(spec),
-            image_classifier: None,
-            text_reader: None,
-        };
-        let text = serde_json::to_string_pretty(&manifest).map_err(json)? + "\n";
-        fs::write(&path, text).map_err(file(&path))
-    }
-}
-
-fn file(path: &Path) -> impl FnOnce(io::Error) -> SequenceError + '_ {
-    move |source| SequenceError::File { path: path.to_owned(), source }
 }
 
 /// The labels in the order of the logits, and whether they exclude one another.
@@ -230,10 +157,15 @@ fn understood(config: RawConfig) -> Result<(RawConfig, Vec<String>, Activation),
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::registry::Bundle;
+    use crate::registry::{
+        Bundle,
+        export::{Origin, Part},
+    };
 
     fn folder(config: &Value) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
@@ -317,20 +249,12 @@ mod tests {
         let spec = model.spec([1, 2], &[("label 1".into(), Category::Hate)]).unwrap();
         let target = dir.path().join("text");
         let origin = Origin { name: "n".into(), source: "s".into(), licence: "MIT".into() };
-        model.write(&target, origin, spec).unwrap();
+        model.export().write(&target, origin, Part::TextClassifier(spec)).unwrap();
         let bundle = Bundle::open(&target).unwrap();
         assert_eq!(fs::read(bundle.graph()).unwrap(), b"inner");
         assert_eq!(fs::read(bundle.file("model.onnx_data")).unwrap(), b"weights");
         assert_eq!(bundle.manifest().files.len(), 3);
         let read = bundle.manifest().text_classifier.as_ref().unwrap().labels.clone().unwrap();
         assert_eq!((read.activation, read.order.len()), (Activation::Softmax, 2));
-    }
-
-    #[test]
-    fn a_missing_file_is_named_with_the_command_that_writes_it() {
-        let dir = folder(&json!({"id2label": labels(2)}));
-        fs::remove_file(dir.path().join("tokenizer.json")).unwrap();
-        let error = SequenceClassifier::open(dir.path()).unwrap_err().to_string();
-        assert!(error.contains("tokenizer.json") && error.contains("optimum-cli export onnx"), "{error}");
     }
 }

@@ -1,4 +1,5 @@
-//! A generator graph with its KV cache: [`Decode`] over ONNX Runtime.
+//! A generator graph that writes into a KV cache of ours: [`Decode`] over ONNX Runtime. It is the form that `scripts/`
+//! builds; [`super::growing`] is for the other.
 //!
 //! Graph contract (see `scripts/forge/decoder.py`): `input_ids` int64 `[batch, sequence]`, `seqlens_k` int32
 //! `[batch]` (tokens of the row after the pass, minus one), `total_sequence_length` int32 scalar (the longest row

@@ -5,6 +5,8 @@
 
 pub mod classifier;
 pub mod decoder;
+pub mod graph;
+pub mod growing;
 mod kv;
 mod labels;
 mod normalise;
@@ -15,6 +17,8 @@ pub mod vision;
 
 pub use classifier::{TextClassifier, TextOutput, TextTokens, Window};
 pub use decoder::Decoder;
+pub use graph::GeneratorGraph;
+pub use growing::GrowingDecoder;
 pub use ocr::{LineOrientation, LinePixels, LineRecogniser, PagePixels, Reading, TextDetector, TextMap};
 pub use session::Runtime;
 pub use tokenizer::{PromptTokenizer, WindowTokenizer, ends};

@@ -84,8 +84,73 @@ impl PromptTokenizer {
     /// # Errors
     /// [`RuntimeError::Load`] when it cannot be read.
     pub fn open(bundle: &Bundle) -> Result<Self, RuntimeError> {
-        let path = bundle.tokenizer();
-        Ok(Self { control: read(&path, false)?, plain: read(&path, true)? })
+        Self::read(&bundle.tokenizer())
+    }
+
+    /// Reads the tokenizer at `path`.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn read(path: &Path) -> Result<Self, RuntimeError> {
+        Ok(Self { control: read(path, false)?, plain: read(path, true)? })
+    }
+
+    /// Compares the tokenizer with a generator of elsewhere that has `vocab` logits.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Load`] when it has tokens that the model does not know, or does not give a text back.
+    pub fn fits(&self, vocab: usize) -> Result<(), RuntimeError> {
+        const TRIAL: &str = "Anna's 3 cats - they sleep; all day long!";
+        let tokens = self.control.get_vocab(true).into_values().max().map_or(0, |highest| highest as usize + 1);
+        if tokens > vocab {
+            return Err(RuntimeError::Load(format!(
+                "the tokenizer has {tokens} tokens and the model {vocab}; take the tokenizer.json that belongs to it"
+            )));
+        }
+        let again = self.decode(&ids(&self.control, TRIAL)?)?;
+        if again.trim() == TRIAL {
+            Ok(())
+        } else {
+            Err(RuntimeError::Load(format!(
+                "the tokenizer gives {TRIAL:?} back as {again:?}; take the tokenizer.json of a model that generates \
+                 text"
+            )))
+        }
+    }
+
+    /// The id of a token, control tokens among them.
+    pub fn id(&self, token: &str) -> Option<u32> {
+        self.control.token_to_id(token)
+    }
+
+    /// The token of an id.
+    pub fn token(&self, id: u32) -> Option<String> {
+        self.control.id_to_token(id)
+    }
+
+    /// The control tokens that a model of elsewhere was trained to see before a text, as they are written in a prompt.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Inference`] when the tokenizer fails.
+    pub fn opening(&self) -> Result<String, RuntimeError> {
+        let text = "a";
+        let bare = ids(&self.control, text)?;
+        let whole = self.control.encode_fast(text, true).map_err(|error| inference(&error))?;
+        let whole = whole.get_ids();
+        let before = (0..whole.len()).find(|&at| whole.get(at..).is_some_and(|rest| rest.starts_with(&bare)));
+        let opening = whole.get(..before.unwrap_or(0)).unwrap_or_default();
+        Ok(opening.iter().filter_map(|&id| self.token(id)).collect())
+    }
+
+    /// The token that ends an answer after which `text` stands: a control token at its head, or all of it.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Inference`] when the tokenizer fails.
+    pub fn ending(&self, text: &str) -> Result<Option<u32>, RuntimeError> {
+        let tokens = ids(&self.control, text)?;
+        let Some(&first) = tokens.first() else { return Ok(None) };
+        let control = self.control.get_added_tokens_decoder().get(&first).is_some_and(|token| token.special);
+        Ok((control || tokens.len() == 1).then_some(first))
     }
 
     /// The tokens before the text.

@@ -1,6 +1,6 @@
 //! `dichroic models`.
 
-use std::{fs, path::Path, process::Output};
+use std::{fs, path::Path, process::Output, thread};
 
 use serde_json::{Value, json};
 
@@ -179,10 +179,123 @@ fn wrong_labels_and_categories_are_told() {
     assert_eq!(label.status.code(), Some(1));
     let expected = "the label \"rude\" does not exist; the model's labels are toxic, threat, friendly";
     assert!(stderr(&label).contains(expected), "{label:?}");
-    for wrong in [&["--map", "toxic=rude"][..], &["--map", "toxic"], &[]] {
+    for wrong in [&["--map", "toxic=rude"][..], &["--map", "toxic"], &["--map", "toxic=hate", "--prompts", "p.json"]] {
         assert_eq!(add(folder.path(), "tiny-sigmoid", wrong).status.code(), Some(2), "{wrong:?}");
     }
+    let bare = add(folder.path(), "tiny-sigmoid", &[]);
+    assert_eq!(bare.status.code(), Some(1));
+    let expected = "--map LABEL=CATEGORY: the model's labels are toxic, threat, friendly";
+    assert!(stderr(&bare).contains(expected), "{bare:?}");
     let generator = add(folder.path(), "tiny-generator", &["--map", "toxic=hate"]);
     assert_eq!(generator.status.code(), Some(1));
     assert!(stderr(&generator).contains("config.json"), "{generator:?}");
+}
+
+/// Copies the causal fixture to `folder/odd`, changed as `change` says.
+fn odd(folder: &Path, change: impl FnOnce(&Path)) {
+    let dir = folder.join("odd");
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir(&dir).unwrap();
+    for entry in fs::read_dir(checkout("tests/fixtures/tiny-causal")).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), dir.join(entry.file_name())).unwrap();
+    }
+    change(&dir);
+}
+
+/// Sets one value of a JSON file.
+fn set(path: &Path, pointer: &str, value: Value) {
+    let mut tree: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    *tree.pointer_mut(pointer).unwrap() = value;
+    fs::write(path, tree.to_string()).unwrap();
+}
+
+#[test]
+fn a_generator_of_ones_own_answers_alone_as_in_company() {
+    let folder = tempfile::tempdir().unwrap();
+    let classifier = add(folder.path(), "tiny-sigmoid", &["--map", "toxic=hate", "--map", "threat=violence"]);
+    assert_eq!(classifier.status.code(), Some(0), "{}", stderr(&classifier));
+    let output = add(folder.path(), "tiny-causal", &["--licence", "MIT", "--name", "mine"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("it begins its reply with"), "{output:?}");
+    let list = listed(folder.path());
+    assert_eq!((list[0]["component"].as_str(), list[0]["model"].as_str()), (Some("generator"), Some("mine")));
+    assert!(stdout(&output).contains(list[0]["manifest_sha256"].as_str().unwrap()));
+    let mut found = components(folder.path());
+    found.sort();
+    assert_eq!(found, ["generator", "text"], "nothing is left beside them");
+
+    let server = Server::start(folder.path(), &[]);
+    let ask = |text: &str| {
+        let body = json!({"text": text});
+        (server.ask("/v1/prisms/text", &body), server.ask("/v1/sunshines/text", &body))
+    };
+    let texts = ["It rained all day.", "We won the match.", "My sister Anna has a job in Leeds."];
+    let alone = texts.map(ask);
+    for (prism, sunshine) in &alone {
+        for said in [&prism["positive"], &prism["negative"], &sunshine["text"]] {
+            let said = said.as_str().unwrap();
+            assert!(said != "false" && said.chars().any(char::is_alphanumeric), "{said:?}");
+        }
+    }
+    assert_ne!(alone[0], alone[1], "the answers heed the text");
+    let together = thread::scope(|scope| {
+        let asked = texts.map(|text| scope.spawn(move || ask(text)));
+        asked.map(|answer| answer.join().unwrap())
+    });
+    assert_eq!(together, alone);
+}
+
+#[test]
+fn prompts_of_ones_own_replace_the_default_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let prompts = checkout("models/beta-3-haiku/prompts.json");
+    let output = add(folder.path(), "tiny-causal", &["--prompts", prompts.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let manifest = fs::read(folder.path().join("models/alpha-4o-mini/build/generator/manifest.json")).unwrap();
+    let part = &serde_json::from_slice::<Value>(&manifest).unwrap()["generator"];
+    assert_eq!(part["tasks"]["reply"]["suffix"], "<|im_end|>\n<|im_start|>reply\n");
+    assert_eq!((&part["cache"], &part["stop_ids"]), (&json!("growing"), &json!([0, 2])));
+}
+
+/// What the refusal must say, and what is odd about the folder.
+type Odd<'a> = (&'a str, &'a dyn Fn(&Path));
+
+#[test]
+fn a_generator_that_cannot_work_is_refused_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = |path: &str| checkout("tests/fixtures").join(path);
+    let cases: &[Odd<'_>] = &[
+        ("--task text-generation-with-past", &|dir| {
+            fs::copy(fixture("tiny-softmax/model.onnx"), dir.join("model.onnx")).unwrap();
+        }),
+        ("tokenizer.json of a model that generates text", &|dir| {
+            fs::copy(fixture("tiny-sigmoid/tokenizer.json"), dir.join("tokenizer.json")).unwrap();
+        }),
+        ("the tokenizer has 401 tokens and the model 320", &|dir| {
+            set(&dir.join("tokenizer.json"), "/model/vocab/A", json!(400));
+        }),
+        ("token 5000, which", &|dir| set(&dir.join("generation_config.json"), "/eos_token_id", json!([0, 5000]))),
+        ("only models for sequence classification", &|dir| {
+            set(&dir.join("config.json"), "/architectures/0", json!("T5ForConditionalGeneration"));
+        }),
+        ("names no architectures", &|dir| set(&dir.join("config.json"), "/architectures", json!([]))),
+        ("shorter prompts with --prompts", &|dir| {
+            set(&dir.join("config.json"), "/max_position_embeddings", json!(512));
+        }),
+        ("prompts of your own with --prompts", &|dir| {
+            set(&dir.join("tokenizer_config.json"), "/chat_template", json!("{{ raise_exception('no') }}"));
+        }),
+        ("tokenizer.json", &|dir| fs::remove_file(dir.join("tokenizer.json")).unwrap()),
+    ];
+    for (remedy, change) in cases {
+        odd(folder.path(), change);
+        let output = run(folder.path(), &["models", "add", "odd", "--id", "alpha-4o-mini"]);
+        assert_eq!(output.status.code(), Some(1), "{remedy}: {output:?}");
+        assert!(stderr(&output).contains(remedy), "{remedy}: {output:?}");
+        assert_eq!(components(folder.path()), [""; 0], "{remedy}");
+    }
+    let labelled = add(folder.path(), "tiny-causal", &["--map", "toxic=hate"]);
+    assert_eq!(labelled.status.code(), Some(1));
+    assert!(stderr(&labelled).contains("has no labels; leave --map out"), "{labelled:?}");
 }

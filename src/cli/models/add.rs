@@ -1,10 +1,12 @@
-//! `dichroic models add`: a sequence classifier of one's own becomes an identifier's text classifier.
+//! `dichroic models add`: a model of one's own becomes an identifier's text classifier or generator.
 //!
 //! The bundle is written beside its place, loaded and asked once, and only then moved there: what does not answer is
-//! never installed. Refuses generators: their prompts and caches need the conversion of `scripts/`.
+//! never installed.
+
+mod classifier;
+mod generator;
 
 use std::{
-    collections::BTreeSet,
     fs,
     io::{self, Write as _},
     path::{Path, PathBuf},
@@ -16,43 +18,47 @@ use clap::Args;
 use super::super::table::printable;
 use crate::{
     config::Config,
-    domain::{Category, ModelId, Scores},
+    domain::{Category, ModelId},
     registry::{
-        Bundle, ComponentName, folder,
-        sequence::{Origin, SequenceClassifier},
+        Bundle, ComponentName,
+        export::{Export, Origin, Part, Task},
+        folder,
     },
-    runtime::{Forward as _, Runtime, TextClassifier, TextOutput, WindowTokenizer, ends},
 };
-
-/// Texts of different lengths, so that the graph is seen to take a batch with padding.
-const TRIAL: [&str; 2] =
-    ["ready", "This is a longer text, which makes the batch wider than the first text alone would."];
 
 /// Arguments of `dichroic models add`.
 #[derive(Debug, Args)]
-#[command(after_help = "DIR holds config.json (with id2label), tokenizer.json and model.onnx or onnx/model.onnx, as\n\
-    `optimum-cli export onnx --task text-classification` writes them.\n\
+#[command(
+    after_help = "DIR holds config.json, tokenizer.json and model.onnx or onnx/model.onnx, as `optimum-cli export\n\
+    onnx` writes them with --task text-classification or --task text-generation-with-past, or what\n\
+    scripts/import of the sources makes of a GGUF file. config.json says which of the two it is.\n\
     A category that no label is mapped onto scores 0, also in the checks on what the server generates.\n\
-    Models that generate text cannot be added this way.\n\n\
+    A generator is asked in its own chat template, with two English examples, unless --prompts has others.\n\n\
     Examples:\n  dichroic models add ./toxic-bert --id delta-3.1 --licence Apache-2.0 \\\n    \
-    --map toxic=hate --map identity_hate=hate --map threat=violence --map obscene=sexual")]
+    --map toxic=hate --map identity_hate=hate --map threat=violence --map obscene=sexual\n  \
+    dichroic models add ./my-llama --id beta-3-haiku --licence Apache-2.0 --replace\n  \
+    dichroic models add ./my-llama --id beta-3-haiku --prompts my-prompts.json"
+)]
 pub(super) struct AddArgs {
     /// Folder of the model
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Identifier whose text classifier it becomes
+    /// Identifier whose text classifier or generator it becomes
     #[arg(long, value_name = "IDENTIFIER")]
     id: ModelId,
-    /// Which category a label stands for; once for each label that counts
-    #[arg(long, value_name = "LABEL=CATEGORY", required = true, value_parser = mapping)]
+    /// Of a classifier: which category a label stands for; once for each label that counts
+    #[arg(long, value_name = "LABEL=CATEGORY", value_parser = mapping)]
     map: Vec<(String, Category)>,
+    /// Of a generator: its prompts, in the form of the prompts.json of an identifier
+    #[arg(long, value_name = "FILE", conflicts_with = "map")]
+    prompts: Option<PathBuf>,
     /// What to call the model [default: the folder's name]
     #[arg(long)]
     name: Option<String>,
     /// Licence of its weights, as an SPDX identifier
     #[arg(long, default_value = "not stated")]
     licence: String,
-    /// Put it in the place of the text classifier that is installed
+    /// Put it in the place of the one that is installed
     #[arg(long)]
     replace: bool,
 }
@@ -65,41 +71,68 @@ fn mapping(text: &str) -> Result<(String, Category), String> {
 }
 
 pub(super) fn run(args: &AddArgs, config: &Config) -> anyhow::Result<()> {
-    let target = folder(&config.models_dir, args.id, ComponentName::Text);
+    let component = component(args)?;
+    let target = folder(&config.models_dir, args.id, component);
     if target.exists() && !args.replace {
-        bail!(
-            "{} has a text classifier in {} already; --replace puts this one in its place",
-            args.id,
-            target.display()
-        );
+        bail!("{} has a model in {} already; --replace puts this one in its place", args.id, target.display());
     }
-    let model = SequenceClassifier::open(&args.dir)?;
-    let spec = model.spec(ends(&model.tokenizer())?, &args.map)?;
-    let called = args.dir.canonicalize()?.file_name().map(|name| name.to_string_lossy().into_owned());
-    let called = called.unwrap_or_else(|| "unnamed".to_owned());
-    let origin = Origin {
-        source: format!("added from the folder {called}"),
-        name: args.name.clone().unwrap_or(called),
-        licence: args.licence.clone(),
+    let (export, part) = match component {
+        ComponentName::Generator => generator::understood(args, config)?,
+        _ => classifier::understood(args)?,
     };
     let build = target.parent().context("a model's folder has no parent")?;
     fs::create_dir_all(build).with_context(|| format!("cannot make {}; check --models-dir", build.display()))?;
     // On the same file system as its place, and gone whatever happens below.
     let staging = tempfile::Builder::new()
-        .prefix(".text.")
+        .prefix(&format!(".{component}."))
         .tempdir_in(build)
         .with_context(|| format!("cannot write into {}; run this as the owner of the models", build.display()))?;
     let fresh = staging.path().join("new");
-    model.write(&fresh, origin, spec)?;
+    export.write(&fresh, origin(args)?, part)?;
     let bundle = Bundle::open(&fresh)?;
-    let answer = trial(&bundle, config).with_context(|| {
-        format!("{} is not added, because it gives no answer here; try another export of it", args.dir.display())
+    let remarks = match component {
+        ComponentName::Generator => generator::trial(&bundle, config),
+        _ => classifier::trial(args, &bundle, config),
+    }
+    .with_context(|| {
+        format!("{} is not added, because it does not answer as it must; try another export of it", args.dir.display())
     })?;
     swap(&fresh, &target, &staging.path().join("old")).with_context(|| {
         format!("cannot move the model to {}; run this as the owner of the models", target.display())
     })?;
-    tell(args, &bundle, &target, &answer)?;
+    tell(args.id, component, &bundle, &target, &remarks)?;
     Ok(())
+}
+
+/// What the model becomes. Where the configuration names no architecture, labels tell a classifier.
+fn component(args: &AddArgs) -> anyhow::Result<ComponentName> {
+    let mapped = !args.map.is_empty();
+    match (Task::of(&args.dir)?, mapped) {
+        (Some(Task::Classification), _) | (None, true) => {
+            if args.prompts.is_some() {
+                bail!("{} is a classifier, which takes no --prompts", args.dir.display());
+            }
+            Ok(ComponentName::Text)
+        }
+        (Some(Task::Generation), false) => Ok(ComponentName::Generator),
+        (Some(Task::Generation), true) => {
+            bail!("{} generates text and has no labels; leave --map out", args.dir.display())
+        }
+        (None, false) => bail!(
+            "{} names no architectures, so nobody can tell what the model is for; export it anew",
+            args.dir.join("config.json").display()
+        ),
+    }
+}
+
+fn origin(args: &AddArgs) -> anyhow::Result<Origin> {
+    let called = args.dir.canonicalize()?.file_name().map(|name| name.to_string_lossy().into_owned());
+    let called = called.unwrap_or_else(|| "unnamed".to_owned());
+    Ok(Origin {
+        source: format!("added from the folder {called}"),
+        name: args.name.clone().unwrap_or(called),
+        licence: args.licence.clone(),
+    })
 }
 
 /// Puts `fresh` at `target`. What was there moves to `old`, and back when that fails.
@@ -116,33 +149,15 @@ fn swap(fresh: &Path, target: &Path, old: &Path) -> io::Result<()> {
     })
 }
 
-/// What the model says of the first trial text.
-fn trial(bundle: &Bundle, config: &Config) -> anyhow::Result<TextOutput> {
-    let runtime = Runtime::load(&config.runtime_library, config.threads.get())?;
-    let tokenizer = WindowTokenizer::open(bundle)?;
-    let mut classifier = TextClassifier::open(&runtime, bundle)?;
-    let mut windows = Vec::new();
-    for text in TRIAL {
-        windows.extend(tokenizer.encode(text)?.raw);
-    }
-    let answers = classifier.run(&windows)?;
-    answers.into_iter().next().context("it answered nothing")
+fn tell(id: ModelId, component: ComponentName, bundle: &Bundle, target: &Path, remarks: &[String]) -> io::Result<()> {
+    writeln!(io::stdout().lock(), "{id}  {component}  {}  {}", printable(&bundle.manifest().name), bundle.digest())?;
+    let mut told = io::stderr().lock();
+    writeln!(told, "Installed in {}. {}", target.display(), remarks.join("\n"))?;
+    writeln!(told, "Restart the server to load it. `make models` would build the identifier's own model over it.")
 }
 
-fn tell(args: &AddArgs, bundle: &Bundle, target: &Path, answer: &TextOutput) -> io::Result<()> {
-    let scores = Scores::new(answer.harm);
-    let each: Vec<_> = Category::ALL.map(|category| format!("{} {}", category.as_str(), scores.get(category))).into();
-    writeln!(io::stdout().lock(), "{}  text  {}  {}", args.id, printable(&bundle.manifest().name), bundle.digest())?;
-    let mut remarks = io::stderr().lock();
-    writeln!(remarks, "Installed in {}. It scores {:?}: {}.", target.display(), TRIAL[0], each.join(", "))?;
-    let mapped: BTreeSet<&str> = args.map.iter().map(|(_, category)| category.as_str()).collect();
-    let bare: Vec<_> =
-        Category::ALL.iter().map(|category| category.as_str()).filter(|name| !mapped.contains(name)).collect();
-    if !bare.is_empty() {
-        writeln!(remarks, "No label stands for {}: scored 0, whatever the text.", bare.join(", "))?;
-    }
-    writeln!(remarks, "Restart the server to load it. `make models` would build the identifier's own model over it.")
-}
+/// The files of a model, and how to drive it.
+type Understood = (Export, Part);
 
 #[cfg(test)]
 mod tests {

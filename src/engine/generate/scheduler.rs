@@ -243,11 +243,11 @@ impl<D: Decode, R: Waiting> Scheduler<D, R> {
             progress.guessed += guess.len();
             let written: Vec<u32> = sequence.tokens.last().copied().into_iter().chain(guess.iter().copied()).collect();
             let logits = self.decoder.verify(row, sequence.past, &written)?;
-            let guessed = guess.into_iter().map(Some).chain([None]);
-            for (logits, guessed) in logits.iter().zip(guessed) {
+            let following = guess.into_iter().map(Some).chain([None]);
+            for (logits, next) in logits.iter().zip(following) {
                 sequence.past += 1;
                 progress.tokens += sequence.accept(logits)?;
-                if sequence.finish.is_some() || sequence.tokens.last().copied() != guessed {
+                if sequence.finish.is_some() || sequence.tokens.last().copied() != next {
                     break;
                 }
                 progress.accepted += 1;
@@ -531,7 +531,7 @@ mod tests {
                 let each = ["a", "b", "c", "d/stops", "e/stops"].into_iter().zip(&prompts);
                 let each = each.map(|(name, body)| {
                     let stop: Arc<[u32]> = if name.ends_with("stops") { Arc::from([STOP]) } else { Arc::from([]) };
-                    (GenerateParams { sampling, stop, ..params(&[1], body, 30) }, caller(name))
+                    (GenerateParams { stop, sampling, ..params(&[1], body, 30) }, caller(name))
                 });
                 each.collect()
             };
