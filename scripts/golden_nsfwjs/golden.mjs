@@ -19,7 +19,7 @@ const nsfwjs = require("nsfwjs");
 const PINNED = require("./package.json").dependencies;
 
 const FOLDER = join(dirname(fileURLToPath(import.meta.url)), "../../tests/golden/images");
-const MODELS = { inception_v3: "InceptionV3", mobilenet_v2: "MobileNetV2" };
+const MODELS = { inception_v3: "InceptionV3", mobilenet_v2: "MobileNetV2", mobilenet_v2_mid: "MobileNetV2Mid" };
 const SIZES = [224, 299];
 const CLASSES = ["Drawing", "Hentai", "Neutral", "Porn", "Sexy"];
 

@@ -1,6 +1,7 @@
-"""Owns the talk with the server: texts over several kept connections, 429
-waited out, refusals put into words. Moderation is asked for here; `expressing`
-asks for expressions and replies.
+"""Owns the talk with the server: texts and pictures over several kept connections,
+429 waited out, refusals put into words. The moderation of texts is asked for
+here; `expressing` asks for expressions and replies, `images` for the moderation
+of pictures.
 
 Each connection is one thread that takes the next text when its last is
 answered. The first failure stops them all. Messages name a text by its place
@@ -26,9 +27,10 @@ import numpy as np
 from . import MeasureError
 from .texts import CATEGORIES, Text, pieces
 
-MODERATION, EXPRESSION, REPLY = "/v1/guardians/text", "/v1/prisms/text", "/v1/sunshines/text"
+MODERATION, IMAGE = "/v1/guardians/text", "/v1/guardians/image"
+EXPRESSION, REPLY = "/v1/prisms/text", "/v1/sunshines/text"
 # What an operation needs of a model.
-NEEDED = {MODERATION: "text moderation", EXPRESSION: "generator", REPLY: "generator"}
+NEEDED = {MODERATION: "text moderation", IMAGE: "image moderation", EXPRESSION: "generator", REPLY: "generator"}
 ANSWER_SECONDS = 120
 # How long one request may be told to come back later, in all.
 PATIENCE_SECONDS = 300
@@ -143,10 +145,10 @@ def ask_all(
 
 def moderated(talk: Talk, piece: str, place: str) -> tuple[list[float], float]:
     """The five scores of a piece, and how long they took."""
-    reply = talk.ask(MODERATION, piece)
+    reply = talk.ask(MODERATION, text=piece)
     if reply.status != 200:
         raise refusal(reply, MODERATION, talk.server, place)
-    return _scores(reply.raw, place), reply.seconds
+    return scores_of(reply, place), reply.seconds
 
 
 def spread(
@@ -155,6 +157,7 @@ def spread(
     connections: int,
     work: Callable[[Talk, int], None],
     say: Callable[[str], None] = lambda line: None,
+    what: str = "texts",
 ) -> Course:
     """Calls `work` once for each number below `count`, over several connections.
 
@@ -187,7 +190,7 @@ def spread(
                 for worker in done:
                     worker.result()
                 if waiting:
-                    say(f"{sum(talk.done for talk in talks):,} of {count:,} texts")
+                    say(f"{sum(talk.done for talk in talks):,} of {count:,} {what}")
         finally:
             # Also on Ctrl-C: nobody begins another text.
             stop.set()
@@ -235,9 +238,9 @@ class Talk:
     def close(self) -> None:
         self._connection.close()
 
-    def ask(self, path: str, text: str) -> Reply:
-        """The answer to a text; comes back later for as long as the server says to."""
-        body = json.dumps({"text": text, "model": self.server.model})
+    def ask(self, path: str, **content: str) -> Reply:
+        """The answer to a text or picture; comes back later for as long as the server says to."""
+        body = json.dumps({**content, "model": self.server.model})
         waited = 0.0
         while True:
             started = time.monotonic()
@@ -274,9 +277,10 @@ class Talk:
                     raise MeasureError(f"{self.server.url} gives no answer ({type(error).__name__})") from None
 
 
-def _scores(raw: bytes, place: str) -> list[float]:
+def scores_of(reply: Reply, place: str) -> list[float]:
+    """The five scores of a verdict on a text or a picture."""
     try:
-        given = json.loads(raw)["category_scores"]
+        given = json.loads(reply.raw)["category_scores"]
         scores = [given[category] for category in CATEGORIES]
     except (ValueError, KeyError, TypeError):
         raise MeasureError(f"the answer for {place} has no scores of the five categories") from None

@@ -27,12 +27,12 @@ def replace_block(card: Path, title: str, block: str, marks: tuple[str, str] = (
     write(card, text)
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, content: str | bytes) -> None:
     """Writes through a temporary name; makes the folder where it is missing."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".partial")
-        partial.write_text(text, encoding="utf-8")
+        partial.write_bytes(content.encode() if isinstance(content, str) else content)
         partial.chmod(0o644)
         os.replace(partial, path)
     except OSError as error:

@@ -59,7 +59,7 @@ def _said(talk: Talk, item: Input, moderate: bool) -> Said:
     errors: dict[str, str] = {}
     seconds: dict[str, float] = {}
     for path, fields in FIELDS.items():
-        reply = talk.ask(path, item.text)
+        reply = talk.ask(path, text=item.text)
         if reply.status == 200:
             answer = _strings(reply.raw, path, fields, item.place)
             if all(map(str.strip, answer)):

@@ -28,7 +28,7 @@ from forge import tfjs  # noqa: E402
 
 PICTURES = ROOT / "tests" / "golden" / "images"
 GOLDEN = json.loads((PICTURES / "golden.json").read_text(encoding="utf-8"))
-BUILT = {"alpha-4o-mini": "inception_v3", "beta-3-haiku": "mobilenet_v2"}
+BUILT = {"alpha-4o-mini": "inception_v3", "beta-3-haiku": "mobilenet_v2", "gamma-1.5-flash": "mobilenet_v2_mid"}
 
 
 # --- the reference arithmetic ------------------------------------------------

@@ -27,7 +27,6 @@ import io
 import json
 import math
 import sys
-import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +36,10 @@ import onnxruntime as ort
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from measure.pictures import find, read  # noqa: E402
+
 CLASSES = ["Drawing", "Hentai", "Neutral", "Porn", "Sexy"]
 WEIGHTS = {"Porn": 1.0, "Hentai": 1.0, "Sexy": 0.25}
 # Of nsfwjs's own confidence. Left as it is: a slope needs both kinds of picture.
@@ -67,25 +70,8 @@ def resize(pixels: np.ndarray, size: int) -> np.ndarray:
 
 def pictures(tars: list[Path], most: int | None, seed: int) -> Iterator[tuple[str, str, bytes]]:
     """Source, content hash and bytes of at most `most` pictures a source, chosen by seed."""
-    members: dict[str, list[tuple[Path, str]]] = {}
-    for tar in tars:
-        with tarfile.open(tar) as archive:
-            for member in archive.getmembers():
-                source = Path(member.name).parent.name
-                if member.isfile() and source and member.name.lower().endswith((".jpg", ".jpeg", ".png")):
-                    members.setdefault(source, []).append((tar, member.name))
-    rng = np.random.default_rng(seed)
-    for source, names in sorted(members.items()):
-        order = rng.permutation(len(names))[:most]
-        for tar in tars:
-            chosen = [names[index][1] for index in sorted(order) if names[index][0] == tar]
-            if not chosen:
-                continue
-            with tarfile.open(tar) as archive:
-                for name in chosen:
-                    stream = archive.extractfile(name)
-                    data = stream.read() if stream else b""
-                    yield source, hashlib.sha256(data).hexdigest(), data
+    for place, data in read(find(tars, most, seed)):
+        yield place.source, hashlib.sha256(data).hexdigest(), data
 
 
 def classify(session: ort.InferenceSession, size: int, data: bytes) -> np.ndarray:
