@@ -60,6 +60,7 @@ const KEEPERS: &[(&str, &[&str])] = &[
     ("governor", &["access"]),
     ("indicatif", &["cli"]),
     ("minisign_verify", &["registry"]),
+    ("moka", &["service"]),
     ("prometheus", &["telemetry"]),
     ("rayon", &["cli", "service"]),
     ("redis", &["access"]),

@@ -13,7 +13,10 @@ use crate::{
         Decoder, Forward, ImageClassifier, LineOrientation, LineRecogniser, PromptTokenizer, Runtime, RuntimeError,
         TextClassifier, TextDetector, WindowTokenizer,
     },
-    service::{ImageGuardian, Models, ReaderStages, ServiceOptions, Services, TextGuardian, TextReader, Writer},
+    service::{
+        ImageGuardian, Models, ReaderStages, ScoreCache, ScoreCacheOptions, ServiceOptions, Services, TextGuardian,
+        TextReader, Writer,
+    },
     telemetry::Metrics,
 };
 
@@ -27,6 +30,8 @@ const BATCH_LINES: usize = 32;
 const BATCH_COLUMNS: usize = 8_192;
 /// Lines of one picture that may be queued at once.
 const QUEUED_LINES: usize = 64;
+/// Tokens in a batch of texts until it is measured, and where it cannot be: the middle of what is chosen from.
+const UNMEASURED_TOKENS: usize = 512;
 /// More text workers than this share one pool of compute threads to no gain.
 const TEXT_WORKERS: usize = 2;
 
@@ -112,18 +117,31 @@ impl<'a> Composer<'a> {
         let options = BatchOptions {
             capacity: self.config.text_queue,
             workers: self.config.threads.get().min(TEXT_WORKERS),
-            policy: BatchPolicy { budget: self.config.batch_tokens, items: BATCH_TEXTS, wait: self.config.batch_wait },
+            policy: BatchPolicy {
+                budget: self.config.batch_tokens.unwrap_or(UNMEASURED_TOKENS),
+                items: BATCH_TEXTS,
+                wait: self.config.batch_wait,
+            },
         };
-        let name = format!("{id}-text");
-        let batcher = Batcher::start(&name, options, &factory, &self.metrics.model(id.as_str(), "text"))?;
-        let text = Arc::new(TextGuardian::new(
+        let metrics = self.metrics.model(id.as_str(), "text");
+        if let Some(tokens) = self.config.batch_tokens {
+            metrics.batch_tokens.set(tokens.try_into().unwrap_or(i64::MAX));
+        }
+        let batcher = Batcher::start(&format!("{id}-text"), options, &factory, &metrics)?;
+        let mut text = TextGuardian::new(
             WindowTokenizer::open(bundle)?,
             batcher,
             // A model without that head takes every text for a statement, whatever the threshold.
             spec.expressibility.as_ref().map_or(1.0, |head| head.threshold),
             bundle.digest().to_owned(),
             Arc::clone(&self.metrics),
-        ));
+        );
+        if let Some(bounds) = self.config.moderation_cache {
+            let options = ScoreCacheOptions { entries: bounds.entries, age: bounds.age };
+            let cache = ScoreCache::new(options, &metrics).context("the system gives no random bytes")?;
+            text = text.with_cache(cache);
+        }
+        let text = Arc::new(text);
         self.texts.insert(bundle.digest().to_owned(), Arc::clone(&text));
         Ok(text)
     }

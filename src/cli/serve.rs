@@ -16,7 +16,7 @@ use crate::{
     telemetry::{Metrics, Traces, subscriber},
 };
 
-/// How often the key file and the files of TLS are looked at.
+/// How often the key file and the files of TLS are looked at, and what was kept too long is let go.
 const RELOAD: Duration = Duration::from_secs(2);
 /// How long a stop waits for the last traces.
 const LAST_TRACES: Duration = Duration::from_secs(1);
@@ -62,6 +62,14 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
         });
         if let Some(tls) = tls.clone() {
             every_round(&lifecycle, &metrics, "tls", move || _ = tls.reload_if_changed());
+        }
+        if config.batch_tokens.is_none() {
+            let (services, soft) = (Arc::clone(&services), lifecycle.soft().clone());
+            lifecycle.spawn(async move { _ = soft.run_until_cancelled(services.calibrate()).await });
+        }
+        if config.moderation_cache.is_some() {
+            let services = Arc::clone(&services);
+            every_round(&lifecycle, &metrics, "cache", move || services.forget_expired());
         }
         let app = App {
             services: Arc::clone(&services),
@@ -133,8 +141,8 @@ fn open_tls(config: &Config) -> anyhow::Result<Option<Arc<Tls>>> {
     Ok(Some(Arc::new(Tls::open(&files.certificate, &files.key, files.client_ca.as_deref())?)))
 }
 
-/// Looks at files again and again until the server stops. A failure is logged by `look` itself, a panic by the
-/// process's hook, and counted as one of that task.
+/// Looks at files, or at what was kept, again and again until the server stops. A failure is logged by `look` itself, a
+/// panic by the process's hook, and counted as one of that task.
 fn every_round(lifecycle: &Lifecycle, metrics: &Metrics, task: &'static str, look: impl Fn() + Send + Sync + 'static) {
     let (soft, look) = (lifecycle.soft().clone(), Arc::new(look));
     let panics = metrics.task_panics.with_label_values(&[task]);
@@ -145,7 +153,7 @@ fn every_round(lifecycle: &Lifecycle, metrics: &Metrics, task: &'static str, loo
                 () = soft.cancelled() => return,
                 _ = ticks.tick() => {
                     let look = Arc::clone(&look);
-                    // Reading a file blocks.
+                    // Reading a file blocks, and letting go of many scores takes its time.
                     let looked = tokio::task::spawn_blocking(move || look()).await;
                     panics.inc_by(u64::from(looked.is_err_and(|error| error.is_panic())));
                 }
