@@ -19,7 +19,7 @@ from . import PeersError, figures
 from .environment import Peers
 from .figures import Failed, Outcome
 from .material import CLASSIFIER, Generator, Material, Pictures, Text
-from .processes import Clock, SideFailed, ask, post, serving
+from .processes import Clock, SideFailed, ask, post, serving, settled
 from .rows import CONNECTIONS, GENERATORS, LOAD_SHARE, PICTURE_CONNECTIONS, STREAMS
 
 HERE = Path(__file__).resolve().parent
@@ -292,15 +292,17 @@ def _stock(bench: Bench, raw: Raw) -> Outcome:
 
 @contextmanager
 def _server(bench: Bench, name: str, parts: list[str]) -> Iterator[Server]:
-    """Our server with these components only."""
+    """Our server with these components only, which computes every answer."""
     bench.clock.limit(SIDE_SECONDS)
     settings = {
         "DICHROIC_MODELS_DIR": str(bench.material.served(name, parts)),
         "DICHROIC_MODELS": CLASSIFIER,
         "DICHROIC_THREADS": str(bench.threads),
         "DICHROIC_RUNTIME_LIBRARY": str(bench.library),
+        "DICHROIC_MODERATION_CACHE": "false",
     }
     with running(str(bench.binary), bench.root, **settings) as server:
+        settled(server.port, bench.clock, SIDE_SECONDS)
         yield server
 
 

@@ -181,11 +181,10 @@ def by_part(events: Sequence[Mapping[str, Any]], seconds: float, names: Mapping[
 
 def request_table(threads: int) -> str:
     """Text moderation from 32 connections, split by the server's own histograms."""
-    import http.client
-
     from demo_support import running
     from forge.places import Places
     from peers.material import CLASSIFIER, Material
+    from peers.processes import Clock, metrics, settled
     from peers.rows import CONNECTIONS
 
     material = Material(Places.here(), lambda what: print(what, file=sys.stderr))
@@ -194,13 +193,13 @@ def request_table(threads: int) -> str:
         "DICHROIC_MODELS_DIR": str(material.served("text", ["text"])),
         "DICHROIC_MODELS": CLASSIFIER,
         "DICHROIC_THREADS": str(threads),
+        "DICHROIC_MODERATION_CACHE": "false",
     }
     with running(str(ROOT / "target/release/dichroic"), ROOT, **settings) as server:
+        settled(server.port, Clock(60), 60)
 
         def sums() -> dict[str, tuple[float, float]]:
-            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
-            connection.request("GET", "/metrics")
-            return histograms(connection.getresponse().read().decode())
+            return histograms(metrics(server.port))
 
         def load(seconds: float, skip: int) -> dict[str, Any]:
             job = {

@@ -5,10 +5,12 @@ No peer and no built model is needed; what runs is a stand-in or a tiny graph.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import importlib.util
 import os
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -323,6 +325,35 @@ def test_a_server_that_ends_at_once_says_why():
             lambda port: python("raise SystemExit('no port')"), "/", processes.Clock(60), 30, ROOT, os.environ
         ):
             pass
+
+
+def test_batches_are_measured_when_every_text_classifier_has_a_size():
+    def series(component: str, model: str, value: int) -> str:
+        return f'dichroic_batch_tokens{{component="{component}",model="{model}"}} {value}\n'
+
+    idle = series("generator", "alpha-4o-mini", 0)
+    assert processes.measured_batches(idle + series("text", "alpha-4o-mini", 512))
+    assert not processes.measured_batches(series("text", "alpha-4o-mini", 512) + series("text", "beta-3-haiku", 0))
+    assert processes.measured_batches(idle), "a server without a text classifier has nothing to measure"
+
+
+def test_our_server_answers_nothing_from_memory_and_is_left_to_measure_its_batches(monkeypatch, tmp_path):
+    asked: dict[str, str] = {}
+    waited: list[int] = []
+
+    @contextlib.contextmanager
+    def running(binary, root, **settings):
+        asked.update(settings)
+        yield types.SimpleNamespace(port=7, key="k")
+
+    monkeypatch.setattr(sides, "running", running)
+    monkeypatch.setattr(sides, "settled", lambda port, clock, seconds: waited.append(port))
+    served = types.SimpleNamespace(served=lambda name, parts: tmp_path)
+    clock = processes.Clock(60)
+    bench = sides.Bench(tmp_path, tmp_path, tmp_path, tmp_path, None, served, clock, 2, True)
+    with sides._server(bench, "text", ["text"]) as server:
+        assert (server.port, waited) == (7, [7])
+    assert asked["DICHROIC_MODERATION_CACHE"] == "false" and "DICHROIC_BATCH_TOKENS" not in asked
 
 
 def test_a_clock_that_ran_out_starts_nothing():

@@ -93,19 +93,25 @@ impl Server {
     /// The answer to a request, which must be 200.
     pub(crate) fn ask(&self, path: &str, body: &Value) -> Value {
         let body = body.to_string();
+        let head = format!("POST {path} HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: {}", body.len());
+        serde_json::from_str(&self.exchange(&head, &body)).unwrap()
+    }
+
+    /// What a GET of a path brings, which must be 200.
+    pub(crate) fn get(&self, path: &str) -> String {
+        self.exchange(&format!("GET {path} HTTP/1.1"), "")
+    }
+
+    fn exchange(&self, head: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {KEY}\r\ncontent-type: application/json\r\n\
-             connection: close\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        stream.write_all(head.as_bytes()).unwrap();
+        let rest = format!("host: test\r\nauthorization: Bearer {KEY}\r\nconnection: close\r\n\r\n{body}");
+        stream.write_all(format!("{head}\r\n{rest}").as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1.1 200 "), "{answer}");
-        serde_json::from_str(body).unwrap()
+        body.to_owned()
     }
 }
 
