@@ -5,6 +5,9 @@ CARGO ?= cargo
 # Identifiers to set up, split by commas or spaces; all when empty.
 MODELS ?=
 export MODELS
+# cuda: set up ONNX Runtime with CUDA and build for GPUs too; `make serve` then serves on a GPU.
+DEVICE ?=
+export DEVICE
 # For `make bundle`: a minisign secret key and, if it has one, a file with its password.
 SIGNING_KEY ?=
 SIGNING_PASSWORD_FILE ?=
@@ -23,7 +26,7 @@ EXAMPLE := --manifest-path examples/rust/Cargo.toml
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo '  MODELS=alpha-4o-mini limits any of them to the named models.'
+	@echo '  MODELS=alpha-4o-mini limits any of them to the named models; DEVICE=cuda is for GPUs.'
 
 setup: ## Python environment, ONNX Runtime, base weights, models
 	@$(PYTHON) scripts/setup
@@ -57,7 +60,8 @@ test-rust: ## unit, integration, architecture, golden and doc tests of the serve
 
 test-scripts: ## tests of set-up, of the conversions, and of the running server
 	@$(CARGO) build --locked --quiet
-	@$(VENV_PYTHON) -m pytest -q scripts/tests --ignore-glob "*/test_deploy*.py" --ignore-glob "*/test_clients*.py"
+	@$(VENV_PYTHON) -m pytest -q scripts/tests --ignore-glob "*/test_deploy*.py" --ignore-glob "*/test_clients*.py" \
+		--ignore scripts/tests/test_playground.py
 
 test-clients: ## linter, generated clients and schemathesis on the OpenAPI document (some minutes)
 	@$(PYTHON) scripts/setup --require cargo cc
@@ -65,10 +69,11 @@ test-clients: ## linter, generated clients and schemathesis on the OpenAPI docum
 	@$(CARGO) build --locked --quiet
 	@.venv-clients/bin/python -m pytest -q scripts/tests/test_clients*.py
 
-test-deploy: ## tests of the Helm chart, the alert rules, the bundle, limits in Redis and all else in deploy/
+test-deploy: ## tests of the Helm chart, the alert rules, the bundle, limits in Redis, the playground in a browser
 	@$(PYTHON) scripts/deploy_tools
 	@$(CARGO) build --locked --quiet
 	@.venv-deploy/bin/python -m pytest -q scripts/tests/test_deploy*.py
+	@$(VENV_PYTHON) -m pytest -q scripts/tests/test_playground.py
 
 fmt: ## format the Rust code
 	@$(CARGO) fmt
@@ -97,4 +102,4 @@ lock: ## write each requirements.lock anew from its requirements.in
 	@$(PYTHON) scripts/lock
 
 clean: ## remove what was built here; downloads stay in the cache
-	@rm -rf target .venv .venv-clients .venv-deploy .venv-peers runtime models/*/build
+	@rm -rf target .venv .venv-clients .venv-deploy .venv-peers runtime models/*/build models/*/build-cuda

@@ -61,6 +61,14 @@ impl Decode for Effortless {
         Ok(vec![self.logits.clone(); steps.len()])
     }
 
+    fn verify(&mut self, _row: usize, _past: usize, tokens: &[u32]) -> Result<Vec<Vec<f32>>, RuntimeError> {
+        Ok(vec![self.logits.clone(); tokens.len()])
+    }
+
+    fn verifies(&self) -> bool {
+        true
+    }
+
     fn copy(&mut self, _from: usize, _to: usize, _length: usize) {}
 }
 
@@ -100,7 +108,8 @@ fn scheduling(criterion: &mut Criterion) {
     let rows = generate::rows_for(8);
     let factory: Factory<Effortless> = Arc::new(move || Ok(Effortless { rows, logits: logits.clone() }));
     let metrics = Metrics::new().unwrap().model("bench", "generator");
-    let generator = Generator::start("bench", GeneratorOptions { capacity: 64 }, &factory, &metrics).unwrap();
+    let options = GeneratorOptions { capacity: 64, prefill_tokens: 16, lookup: None };
+    let generator = Generator::start("bench", options, &factory, &metrics).unwrap();
     let tokio = blocking();
     let mut group = criterion.benchmark_group("scheduling");
     for (kind, sampling) in

@@ -21,7 +21,7 @@ use std::{
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use dichroic::{
     access::{KeyStore, MemoryLimiter},
-    domain::{ModelId, UsageLimit},
+    domain::{Device, ModelId, UsageLimit},
     engine::{BatchOptions, Batcher, Factory, batch::BatchPolicy},
     http::{App, BodyLimits, ServeOptions, router, serve},
     lifecycle::Lifecycle,
@@ -55,7 +55,7 @@ fn app() -> App {
     let batcher = Batcher::start("bench", options, &factory, &metrics.model("bench", "text")).unwrap();
     let guardian = TextGuardian::new(tokenizer, batcher, threshold, digest, Arc::clone(&metrics));
     let models = Models { text: Some(Arc::new(guardian)), ..Models::default() };
-    let services = ServiceOptions { timeout: Duration::from_secs(30), image_queue: 1 };
+    let services = ServiceOptions { timeout: Duration::from_secs(30), image_queue: 1, device: Device::Cpu };
     let id = ModelId::ALL.into_iter().find(|id| id.as_str() == "alpha-4o-mini").unwrap();
     let unlimited = UsageLimit { per_minute: 0, burst: 1 };
     App {

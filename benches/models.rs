@@ -86,6 +86,14 @@ fn generation(criterion: &mut Criterion) {
             bench.iter(|| decoder.step(black_box(steps)).unwrap());
         });
     }
+    // What guessed tokens must be worth: so many steps does a pass that verifies them cost.
+    for guessed in [1_usize, 2, 4, 6] {
+        let written = vec![1000; 1 + guessed];
+        group.throughput(Throughput::Elements(1));
+        group.bench_with_input(BenchmarkId::new("verifying", guessed), &written, |bench, written| {
+            bench.iter(|| decoder.verify(0, prefix.len(), black_box(written)).unwrap());
+        });
+    }
     group.throughput(Throughput::Elements(1));
     let body: Vec<u32> = (2000..2024).collect();
     group.bench_function("first token of 24 after a cached prefix of 200", |bench| {

@@ -19,13 +19,13 @@ use std::{
 
 use dichroic::{
     engine::{
-        BatchOptions, Batcher, Factory, GenerateParams, Generator, GeneratorOptions, Sampling, batch::BatchPolicy,
-        generate,
+        BatchOptions, Batcher, Factory, GenerateParams, Generation, Generator, GeneratorOptions, Lookup, Sampling,
+        batch::BatchPolicy, generate,
     },
     imaging::{self, Limits},
     registry::Bundle,
-    runtime::{Decoder, Forward, ImageClassifier, Pixels, Runtime, TextClassifier, Window},
-    telemetry::Metrics,
+    runtime::{Decoder, Forward, ImageClassifier, Pixels, PromptTokenizer, Runtime, TextClassifier, Window},
+    telemetry::{Metrics, ModelMetrics},
 };
 use futures_util::future::{join_all, try_join_all};
 use serde::Deserialize;
@@ -52,12 +52,30 @@ enum Job {
         together: Vec<Vec<u32>>,
         tokens: usize,
     },
+    /// A generator that guesses tokens ahead beside the same one that does not, on both expressions of each text.
+    Speculate(Speculate),
     /// A text classifier through its batches, with more waiting than it can take.
     Moderate { library: PathBuf, threads: usize, bundle: PathBuf, windows: Vec<Vec<u32>>, seconds: f64 },
     /// An image classifier alone, by pictures a batch.
     Classify { library: PathBuf, threads: usize, bundle: PathBuf, picture: PathBuf, batches: Vec<usize>, seconds: f64 },
     /// A server over keep-alive connections.
     Load(Load),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Speculate {
+    library: PathBuf,
+    threads: usize,
+    bundle: PathBuf,
+    /// A file with one text a line.
+    texts: PathBuf,
+    /// How many answers are generated at once; each of these is measured.
+    rows: Vec<usize>,
+    /// Most tokens guessed at once.
+    guesses: usize,
+    /// Most tokens of an answer.
+    tokens: usize,
 }
 
 #[derive(Deserialize)]
@@ -84,9 +102,11 @@ fn main() {
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let found = match job {
         Job::Generate { library, threads, bundle, prefix, first, whole, together, tokens } => {
-            let generator = generator(&Runtime::load(&library, threads).unwrap(), &bundle, together.len());
+            let runtime = Runtime::load(&library, threads).unwrap();
+            let (generator, _) = generator(&runtime, &Arc::new(Bundle::open(&bundle).unwrap()), together.len(), None);
             tokio.block_on(generation(&generator, &prefix.into(), [&first, &whole, &together], tokens))
         }
+        Job::Speculate(speculate) => tokio.block_on(speculate.run()),
         Job::Moderate { library, threads, bundle, windows, seconds } => {
             let batcher = batcher(&Runtime::load(&library, threads).unwrap(), &bundle, threads);
             let windows: Vec<Window> = windows.into_iter().map(Window).collect();
@@ -111,13 +131,18 @@ fn later() -> Instant {
     Instant::now() + Duration::from_mins(10)
 }
 
-fn generator(runtime: &Runtime, bundle: &Path, together: usize) -> Generator {
-    let bundle = Bundle::open(bundle).unwrap();
+fn generator(
+    runtime: &Runtime,
+    bundle: &Arc<Bundle>,
+    together: usize,
+    lookup: Option<Lookup>,
+) -> (Generator, ModelMetrics) {
+    let (runtime, bundle) = (runtime.clone(), Arc::clone(bundle));
     let rows = generate::rows_for(together.max(1));
-    let runtime = runtime.clone();
     let factory: Factory<Decoder> = Arc::new(move || Decoder::open(&runtime, &bundle, rows));
     let metrics = Metrics::new().unwrap().model("gauge", "generator");
-    Generator::start("gauge", GeneratorOptions { capacity: 64 }, &factory, &metrics).unwrap()
+    let options = GeneratorOptions { capacity: 64, prefill_tokens: 16, lookup };
+    (Generator::start("gauge", options, &factory, &metrics).unwrap(), metrics)
 }
 
 async fn generation(
@@ -154,6 +179,86 @@ async fn generation(
     }
     let (seconds, answers) = timed(together, tokens).await;
     json!({"first": firsts, "whole": wholes, "together": {"all": seconds, "tokens": answers}})
+}
+
+/// One side of a comparison: what was generated, and in what time.
+#[derive(Default)]
+struct Side {
+    seconds: f64,
+    tokens: usize,
+    answers: Vec<Generation>,
+}
+
+impl Side {
+    async fn generate(&mut self, generator: &Generator, sequences: Vec<GenerateParams>) {
+        let start = Instant::now();
+        let generations = generator.submit(sequences, later()).await.unwrap();
+        self.seconds += start.elapsed().as_secs_f64();
+        self.tokens += generations.iter().map(|generation| generation.tokens.len()).sum::<usize>();
+        self.answers.extend(generations);
+    }
+
+    fn found(&self) -> Value {
+        #[expect(clippy::cast_precision_loss, reason = "a count of tokens is far below 2^52")]
+        let rate = self.tokens as f64 / self.seconds;
+        json!({"tokens": self.tokens, "seconds": self.seconds, "tokens_a_second": rate})
+    }
+}
+
+impl Speculate {
+    async fn run(&self) -> Value {
+        let runtime = Runtime::load(&self.library, self.threads).unwrap();
+        let bundle = Arc::new(Bundle::open(&self.bundle).unwrap());
+        let sequences = self.sequences(&bundle);
+        let mut measured = Vec::new();
+        for &rows in &self.rows {
+            let (plain, _) = generator(&runtime, &bundle, rows, None);
+            let lookup = Lookup { rows, tokens: self.guesses };
+            let (guessing, metrics) = generator(&runtime, &bundle, rows, Some(lookup));
+            // The first pass of a shape costs more than those that follow.
+            for generator in [&plain, &guessing] {
+                Side::default().generate(generator, sequences.iter().take(rows).cloned().collect()).await;
+            }
+            let before = (metrics.guessed_tokens.get(), metrics.accepted_tokens.get());
+            let (mut off, mut on) = (Side::default(), Side::default());
+            for (number, group) in sequences.chunks(rows).enumerate() {
+                // Whoever goes second finds the machine as the first one left it.
+                if number % 2 == 0 {
+                    off.generate(&plain, group.to_vec()).await;
+                    on.generate(&guessing, group.to_vec()).await;
+                } else {
+                    on.generate(&guessing, group.to_vec()).await;
+                    off.generate(&plain, group.to_vec()).await;
+                }
+            }
+            let guessed = metrics.guessed_tokens.get() - before.0;
+            let accepted = metrics.accepted_tokens.get() - before.1;
+            #[expect(clippy::cast_precision_loss, reason = "a count of tokens is far below 2^52")]
+            let acceptance = (guessed > 0).then(|| accepted as f64 / guessed as f64);
+            let equal = off.answers.iter().zip(&on.answers).filter(|(off, on)| off == on).count();
+            measured.push(json!({
+                "rows": rows, "off": off.found(), "lookup": on.found(), "guessed": guessed, "accepted": accepted,
+                "acceptance": acceptance, "answers": off.answers.len(), "equal_answers": equal,
+            }));
+        }
+        json!(measured)
+    }
+
+    /// Both expressions of each text, one after the other.
+    fn sequences(&self, bundle: &Bundle) -> Vec<GenerateParams> {
+        let spec = bundle.manifest().generator.as_ref().unwrap();
+        let tokenizer = PromptTokenizer::open(bundle).unwrap();
+        let texts = std::fs::read_to_string(&self.texts).unwrap();
+        let both = texts.lines().flat_map(|text| [&spec.tasks.positive, &spec.tasks.negative].map(|task| (task, text)));
+        both.map(|(task, text)| GenerateParams {
+            prefix: tokenizer.prefix(task).unwrap().into(),
+            body: tokenizer.body(task, text).unwrap(),
+            max_tokens: self.tokens,
+            stop: spec.stop_ids.clone().into(),
+            sampling: Sampling::Greedy,
+        })
+        .collect()
+    }
 }
 
 /// A batcher as the server makes it by default, before it has measured its batches. No cache is before it.

@@ -39,8 +39,10 @@ def make_key() -> str:
 class Server:
     """A running server on a loopback port of its own."""
 
-    def __init__(self, port: int, key: str) -> None:
-        self.port, self.key = port, key
+    def __init__(self, port: int, key: str, pid: int) -> None:
+        self.port, self.key, self.pid = port, key, pid
+        # Seconds from its start until it was ready; set once it is.
+        self.ready_after = 0.0
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_SECONDS)
 
     def get(self, path: str) -> int:
@@ -81,6 +83,7 @@ def running(binary: str, root: Path, **settings: str) -> Iterator[Server]:
     # Its only caller may ask faster than the default limit allows.
     environment = dict(os.environ, **settings, DICHROIC_API_KEY=key, DICHROIC_USAGE_LIMIT="0")
     with tempfile.TemporaryFile() as log:
+        started = time.perf_counter()
         try:
             process = subprocess.Popen(
                 [binary, "serve", "--listen", f"127.0.0.1:{port}"],
@@ -93,8 +96,9 @@ def running(binary: str, root: Path, **settings: str) -> Iterator[Server]:
         except OSError as error:
             raise DemoError(f"{binary} cannot be started ({error.strerror}): run make build first") from error
         try:
-            server = Server(port, key)
+            server = Server(port, key, process.pid)
             _await_ready(process, server)
+            server.ready_after = time.perf_counter() - started
             yield server
             process.send_signal(signal.SIGTERM)
             try:
@@ -121,7 +125,7 @@ def _await_ready(process: subprocess.Popen[bytes], server: Server) -> None:
             raise DemoError(f"the server exited with {process.returncode} before it was ready")
         if time.monotonic() > until:
             raise DemoError(f"the server was not ready within {READY_SECONDS} s")
-        time.sleep(0.2)
+        time.sleep(0.02)
 
 
 # --- pictures ----------------------------------------------------------------

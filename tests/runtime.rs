@@ -1,10 +1,15 @@
 //! The real runtime over tiny graphs: batching and caching must not change what a model says.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use dichroic::{
     domain::{Category, Seen},
+    engine::{Factory, GenerateParams, Generator, GeneratorOptions, Lookup, Sampling, generate::rows_for},
     registry::{
         Bundle,
         sequence::{Origin, SequenceClassifier},
@@ -13,6 +18,7 @@ use dichroic::{
         Decode, Decoder, Forward, ImageClassifier, LineOrientation, LinePixels, LineRecogniser, PagePixels, Pixels,
         PromptTokenizer, Runtime, Step, TextClassifier, TextDetector, TextOutput, Window, WindowTokenizer, ends,
     },
+    telemetry::Metrics,
 };
 
 fn runtime() -> Runtime {
@@ -171,6 +177,109 @@ fn a_copied_prefix_is_as_good_as_a_computed_one() {
         decoder.step(&[Step { token, past: prefix.len() + n }]).unwrap().remove(0)
     });
     close(&whole, &one_by_one);
+}
+
+/// Equal but for rounding: one graph's weights are of 8 bits, the other computes in half precision.
+fn near(a: &[f32], b: &[f32]) {
+    assert_eq!(a.len(), b.len());
+    let largest = b.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+    for (x, y) in a.iter().zip(b) {
+        assert!((x - y).abs() < 0.05 * largest, "{x} and {y} differ, of {largest} at most");
+    }
+}
+
+#[test]
+fn a_graph_in_half_precision_has_a_cache_of_its_own_kind() {
+    // For GPUs; the CPU takes it too. One half of a cache read as the other's would be noise.
+    let mut half = Decoder::open(&runtime(), &bundle("tiny-generator-half"), 4).unwrap();
+    let mut full = Decoder::open(&runtime(), &bundle("tiny-generator"), 4).unwrap();
+    let (prefix, body): (&[u32], &[u32]) = (&[11, 12, 13, 14, 15, 16, 17], &[50, 51, 52]);
+    let whole = full.prefill(0, 0, &[prefix, body].concat()).unwrap();
+    near(&half.prefill(0, 0, &[prefix, body].concat()).unwrap(), &whole);
+
+    half.prefill(3, 0, prefix).unwrap();
+    half.prefill(1, 0, &[99; 30]).unwrap();
+    half.copy(3, 1, prefix.len());
+    near(&half.prefill(1, prefix.len(), body).unwrap(), &whole);
+
+    full.prefill(1, 0, &[99; 30]).unwrap();
+    half.prefill(1, 0, &[99; 30]).unwrap();
+    let steps = [Step { token: 60, past: 10 }, Step { token: 61, past: 30 }];
+    for (ours, theirs) in half.step(&steps).unwrap().iter().zip(full.step(&steps).unwrap()) {
+        near(ours, &theirs);
+    }
+}
+
+#[test]
+fn verified_tokens_have_the_logits_of_steps_and_wrong_ones_are_forgotten() {
+    let mut decoder = Decoder::open(&runtime(), &bundle("tiny-generator"), 3).unwrap();
+    assert!(decoder.verifies());
+    let (prompt, written): (&[u32], &[u32]) = (&[11, 12, 13, 14, 15, 16], &[50, 51, 52, 53]);
+    decoder.prefill(0, 0, prompt).unwrap();
+    let steps: Vec<Vec<f32>> = (prompt.len()..)
+        .zip(written)
+        .map(|(past, &token)| decoder.step(&[Step { token, past }]).unwrap().remove(0))
+        .collect();
+    decoder.prefill(2, 0, prompt).unwrap();
+    // Only the first two are what the row goes on with.
+    let guessed = decoder.verify(2, prompt.len(), &[50, 51, 99, 98, 97]).unwrap();
+    assert_eq!(guessed.len(), 5);
+    for (step, verified) in steps.iter().zip(&guessed).take(2) {
+        close(step, verified);
+    }
+    let right = decoder.verify(2, prompt.len() + 2, &written[2..]).unwrap();
+    for (step, verified) in steps.iter().skip(2).zip(&right) {
+        close(step, verified);
+    }
+    // A pass of the same row that asks for the last position is as ever.
+    let last = decoder.prefill(2, prompt.len(), written).unwrap();
+    close(&steps[3], &last);
+}
+
+#[test]
+fn guesses_and_parts_of_prompts_change_no_answer() {
+    let (runtime, bundle) = (runtime(), Arc::new(bundle("tiny-generator")));
+    let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let answers = |prompts: &[Vec<u32>], together: bool, prefill_tokens: usize, lookup: Option<Lookup>| {
+        let factory: Factory<Decoder> = {
+            let (runtime, bundle) = (runtime.clone(), Arc::clone(&bundle));
+            Arc::new(move || Decoder::open(&runtime, &bundle, rows_for(2)))
+        };
+        let metrics = Metrics::new().unwrap().model("tiny", "generator");
+        let options = GeneratorOptions { capacity: 16, prefill_tokens, lookup };
+        let generator = Generator::start("tiny", options, &factory, &metrics).unwrap();
+        let sequences: Vec<GenerateParams> = prompts
+            .iter()
+            .map(|prompt| GenerateParams {
+                prefix: Arc::from([3, 4]),
+                body: prompt.clone(),
+                max_tokens: 24,
+                stop: Arc::from([]),
+                sampling: Sampling::Greedy,
+            })
+            .collect();
+        let later = || Instant::now() + Duration::from_mins(1);
+        let mut tokens = Vec::new();
+        for group in sequences.chunks(if together { 2 } else { 1 }) {
+            let found = tokio.block_on(generator.submit(group.to_vec(), later())).unwrap();
+            tokens.extend(found.into_iter().map(|answer| answer.tokens));
+        }
+        (tokens, metrics.accepted_tokens.get())
+    };
+    let first: Vec<Vec<u32>> = vec![(5..45).collect(), (100..107).collect()];
+    let (said, none) = answers(&first, false, 256, None);
+    assert_eq!(none, 0);
+    // A prompt that holds what such weights say has right guesses in it.
+    let prompts: Vec<Vec<u32>> =
+        first.iter().zip(&said).map(|(prompt, said)| [prompt.as_slice(), said, prompt].concat()).collect();
+    let (plain, _) = answers(&prompts, false, 256, None);
+    assert_ne!(plain[0], plain[1], "the graph ignores its input");
+    assert_eq!(answers(&prompts, true, 4, None).0, plain);
+    for together in [false, true] {
+        let (guessing, accepted) = answers(&prompts, together, 16, Some(Lookup { rows: 2, tokens: 4 }));
+        assert_eq!(guessing, plain);
+        assert!(accepted > 0, "no guess was right");
+    }
 }
 
 #[test]

@@ -12,7 +12,9 @@ A recipe names a module of this package with
     build(source: dict[str, Path], recipe: dict, model_dir: Path, out: Path) -> dict
 
 which writes files into `out` and returns the part of the manifest that is of
-its kind.
+its kind. A recipe whose module has another beside it, named like it with `_half`
+at its end, is also built for GPUs, from the same words of the recipe, into
+`build-cuda` beside `build`. Components without one serve GPUs as they are.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -51,10 +53,11 @@ class Component:
     folder: Path
     target: Path
     sources: Sources
+    device: str = "cpu"
 
     @property
     def title(self) -> str:
-        return f"{self.model}/{self.name}"
+        return f"{self.model}/{self.name}" + (" for CUDA" if self.device == "cuda" else "")
 
     @property
     def source(self) -> Source:
@@ -170,14 +173,24 @@ class Catalogue:
                 raise SetupError(f"MODELS names {word}, which is not a model: choose from {', '.join(self.models)}.")
         return [model for model in self.models if model in chosen] if chosen else list(self.models)
 
-    def components(self, models: list[str]) -> list[Component]:
-        """Every component of the given identifiers, in the catalogue's order."""
-        return [
+    def components(self, models: list[str], device: str = "cpu") -> list[Component]:
+        """Every component of the given identifiers, in the catalogue's order; for
+        CUDA also what is built for it, as those for the CPU stay in reserve.
+        """
+        found = [
             self._component(model, name)
             for model in models
             for name in KINDS
             if name in self._recipes(model)
         ]
+        return found + ([half for item in found if (half := self._for_cuda(item))] if device == "cuda" else [])
+
+    def _for_cuda(self, component: Component) -> Component | None:
+        recipe = f"{component.recipe['recipe']}_half"
+        if not (self._places.scripts / "forge" / f"{recipe}.py").is_file():
+            return None
+        target = self._places.models / component.model / "build-cuda" / component.name
+        return replace(component, recipe={**component.recipe, "recipe": recipe}, target=target, device="cuda")
 
     def _recipes(self, model: str) -> dict[str, Any]:
         recipes: dict[str, Any] = _read(self._places.models / model / "model.json")["components"]

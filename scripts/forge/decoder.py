@@ -8,9 +8,10 @@ cannot reproduce exactly (another architecture, scaled rotary positions).
 
 Inputs: `input_ids` int64 [batch, sequence]; `seqlens_k` int32 [batch];
 `total_sequence_length` int32 []; for each layer `past.{i}.key` and
-`past.{i}.value` float32 [batch, kv_heads, window, head_dim]. Outputs: `logits`
-float32 [batch, vocab], of the last position only; `present.{i}.key|value`,
-shaped as the past.
+`past.{i}.value` float32 [batch, kv_heads, window, head_dim]; and, may be left
+out, `logits_at` int64 [places], which positions of the pass have their logits
+told: by default [-1], the last. Outputs: `logits` float32 [batch * places,
+vocab], row by row; `present.{i}.key|value`, shaped as the past.
 
 ## How to call it
 
@@ -33,9 +34,15 @@ Let `n[b]` be the number of positions of row `b` that are valid *after* the pass
    p .. p + s. A chunk of one token is case 3.
 3. Decode: any batch, sequence = 1, rows of different lengths. A row's new key is
    written at n[b] - 1.
+4. Verifying guessed tokens: as case 2, with `logits_at` = [0, 1 .. s - 1]. What
+   was guessed wrongly is forgotten by a smaller n in the next pass, which writes
+   over it.
 
 Traps. With sequence > 1 no row may be padded: there is no mask, and `logits`
-come from the last column. A row of a decode batch cannot be left out: give an
+come from the last column. Passes of two and more tokens give the same bits
+however a prompt is cut into them (with int8 activations), passes of one token
+others: attention has a path of its own for them. So a prompt is better not cut
+so that one token is left over. A row of a decode batch cannot be left out: give an
 idle row n = 1 and let it write position 0 of a buffer nobody reads. In a decode
 batch where every row has n = 1 the pass counts as a first prefill, which is the
 same thing. `window` is the length of the buffer and also the length of the
@@ -72,6 +79,7 @@ MICROSOFT = "com.microsoft"
 # A protobuf message ends at 2 GiB; beyond this the weights go to a second file.
 INLINE_LIMIT = 1_900_000_000
 TASKS = ("positive", "negative", "reply")
+LOGITS_AT = "logits_at"
 
 
 @dataclass(frozen=True)
@@ -570,14 +578,14 @@ class _Builder:
             tables[True] = self.rotary_tables(shape.local_rope_base, "local")
         residual, lay_head = self.embed()
         x = self.norm(residual, "blk.0.attn_norm.weight")
-        last = graph.constant("last", np.array([-1], dtype=np.int64))
+        graph.constant(LOGITS_AT, np.array([-1], dtype=np.int64))
         for layer in range(shape.layers):
             prefix = f"blk.{layer}."
             x = self.attention(x, layer, tables)
             if layer == shape.layers - 1:
-                # Beyond the last attention only the last position is wanted.
-                x = graph.node("Gather", [x, last], axis=1)
-                residual = graph.node("Gather", [residual, last], axis=1)
+                # Beyond the last attention only these positions are wanted.
+                x = graph.node("Gather", [x, LOGITS_AT], axis=1)
+                residual = graph.node("Gather", [residual, LOGITS_AT], axis=1)
             size = (shape.width, shape.heads * shape.head_dim)
             x = self.matmul(x, f"{prefix}output", [f"{prefix}attn_output.weight"], size)
             if shape.gemma:
@@ -593,8 +601,8 @@ class _Builder:
             )
             x, residual = self.add_and_norm(x, residual, following)
         logits = lay_head(x)
-        axis = graph.constant("sequence_axis", np.array([1], dtype=np.int64))
-        graph.node("Squeeze", [logits, axis], "logits")
+        rows = graph.constant("logits.rows", np.array([-1, shape.vocab], dtype=np.int64))
+        graph.node("Reshape", [logits, rows], "logits")
 
 
 def _estimated_bytes(shape: Shape, precision: Mapping[str, Any]) -> int:
@@ -625,9 +633,11 @@ def write_graph(
         helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "sequence"]),
         helper.make_tensor_value_info("seqlens_k", TensorProto.INT32, ["batch"]),
         helper.make_tensor_value_info("total_sequence_length", TensorProto.INT32, []),
+        # An input that is also an initializer has that as its default.
+        helper.make_tensor_value_info(LOGITS_AT, TensorProto.INT64, ["places"]),
     ]
     outputs = [
-        helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", shape.vocab])
+        helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["rows", shape.vocab])
     ]
     for name in _cache_names(shape.layers):
         inputs.append(helper.make_tensor_value_info(f"past.{name}", TensorProto.FLOAT, cache))

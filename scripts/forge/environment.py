@@ -7,6 +7,7 @@ checked. Its wheels stay in the cache, so that a second clone needs no network.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import importlib.util
 import os
@@ -26,12 +27,27 @@ from .progress import Progress
 WHEELS_BYTES = 133_000_000
 VENV_BYTES = 570_000_000
 
+DEVICES = ("cpu", "cuda")
+
 _REMEDIES = {
     "cargo": "install Rust 1.95 with rustup",
     "cc": "install a C compiler (Debian and Ubuntu: apt install build-essential)",
     "make": "install make",
     "npm": "install Node.js with npm",
 }
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """The option that chooses between the runtime and models for the CPU and those for GPUs."""
+    default = os.environ.get("DEVICE") or "cpu"
+    if default not in DEVICES:
+        raise SystemExit(f"DEVICE is {default}: set it to {' or '.join(DEVICES)}, or to nothing.")
+    parser.add_argument(
+        "--device",
+        choices=DEVICES,
+        default=default,
+        help="cuda: ONNX Runtime with CUDA, and models in half precision beside the others (default: $DEVICE, else cpu)",
+    )
 
 
 def require(tools: list[str]) -> None:
@@ -141,28 +157,29 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
 # --- the runtime library -----------------------------------------------------
 
 
-def runtime_source(sources: Sources) -> str:
-    """The pinned runtime for this machine's processor."""
+def runtime_source(sources: Sources, device: str = "cpu") -> str:
+    """The pinned runtime for this machine's processor, with or without CUDA."""
     machine = platform.machine()
-    if machine not in sources.runtime:
-        known = " and ".join(sorted(sources.runtime))
+    pinned = sources.runtime_cuda if device == "cuda" else sources.runtime
+    if machine not in pinned:
+        known = " and ".join(sorted(pinned))
         raise SetupError(f"No ONNX Runtime is pinned for {machine} processors: run set-up on {known}.")
-    return sources.runtime[machine]
+    return pinned[machine]
 
 
-def runtime_ready(places: Places, sources: Sources) -> bool:
+def runtime_ready(places: Places, sources: Sources, device: str = "cpu") -> bool:
     """Whether `runtime/` holds the pinned library, whole."""
     found = read_intact(places.runtime)
-    source = sources.get(runtime_source(sources))
+    source = sources.get(runtime_source(sources, device))
     pinned = {file.path: file.sha256 for file in source.files}
     return found is not None and {file["path"]: file["sha256"] for file in found["files"]} == pinned
 
 
-def install_runtime(places: Places, sources: Sources, progress: Progress) -> None:
+def install_runtime(places: Places, sources: Sources, progress: Progress, device: str = "cpu") -> None:
     """Puts the library, its licence texts and their manifest into `runtime/`."""
-    if runtime_ready(places, sources):
+    if runtime_ready(places, sources, device):
         return
-    source = sources.get(runtime_source(sources))
+    source = sources.get(runtime_source(sources, device))
     fetch(sources, [source], progress)
     folder = places.cache / "runtime.partial"
     remove(folder)

@@ -89,6 +89,7 @@ class Sources:
         self.places = places
         document = json.loads((places.scripts / "sources.json").read_text(encoding="utf-8"))
         self.runtime: dict[str, str] = document["runtime"]
+        self.runtime_cuda: dict[str, str] = document["runtime_cuda"]
         self._all = {name: _parse(name, entry) for name, entry in document["sources"].items()}
 
     def get(self, name: str) -> Source:

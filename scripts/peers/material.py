@@ -13,7 +13,7 @@ import json
 import math
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +27,20 @@ from demo_support import photograph
 from forge import encoder
 from forge.components import Catalogue, Component, install
 from forge.fetch import Sources
-from forge.manifest import read_json, write_json
+from forge.manifest import MANIFEST, read_json, write_json
 from forge.places import Places, remove
 from forge.progress import Progress
 
-from . import PeersError
-from .rows import STREAMS
+from . import PeersError, drawn, mixed
+from .rows import PHOTOGRAPHED, STREAMS
 
 CLASSIFIER = "alpha-4o-mini"
 TOKENS = 16
 BODIES = 20_000
 PICTURES = 256
+# Of one photograph: a lone client cannot ask for more in the time of a round than makes sense to send again.
+PHOTOGRAPHS = 4
+MIXED = 10_000
 FIRSTS, WHOLES = 3, 2
 ADJECTIVES = "old new small big warm cold quiet loud green red dark bright happy sad clean dirty".split()
 NOUNS = "house car dog cat bird tree river road school office garden table window door book train".split()
@@ -84,6 +87,20 @@ class Pictures:
     bundle: Path
     one: Path
     bodies: Path
+
+
+@dataclasses.dataclass(frozen=True)
+class Photograph:
+    """A photograph without text, the bodies that ask for it by identifier, and what plain ONNX Runtime needs."""
+
+    one: Path
+    bodies: dict[str, Path]
+    vision: Path
+    # Of the classifier's square input.
+    side: int
+    detector: Path
+    # Columns and rows of the detector's input.
+    page: tuple[int, int]
 
 
 class Material:
@@ -187,14 +204,52 @@ class Material:
         self._once(folder, component.fingerprint, write)
         return Pictures(component.target, folder / "one.jpg", folder / "bodies.jsonl")
 
-    def served(self, name: str, parts: list[str]) -> Path:
-        """A models folder with these components of the classifier's identifier and no others."""
+    def photograph(self) -> Photograph:
+        vision, reader = (self.component(CLASSIFIER, part) for part in ("image", "ocr"))
+        folder = self.folder / "photograph"
+        bodies = {model: folder / f"{model}.jsonl" for model in PHOTOGRAPHED}
+
+        def write() -> None:
+            jpeg = drawn.large_photograph()
+            (folder / "one.jpg").write_bytes(jpeg)
+            images = [base64.b64encode(marked(jpeg, number)).decode() for number in range(PHOTOGRAPHS)]
+            for model, path in bodies.items():
+                lines = (json.dumps({"image": image, "model": model}) + "\n" for image in images)
+                path.write_text("".join(lines), encoding="utf-8")
+
+        drawing = hashlib.sha256(Path(drawn.__file__).read_bytes()).hexdigest()
+        self._once(folder, drawing, write)
+        side = read_json(vision.target / MANIFEST)["image_classifier"]["size"]
+        rules = read_json(reader.target / MANIFEST)["text_reader"]["detector"]
+        page = drawn.page_size(*drawn.MEGAPIXEL, rules)
+        graphs_ = (vision.target / "model.onnx", side, reader.target / "detector.onnx", page)
+        return Photograph(folder / "one.jpg", bodies, *graphs_)
+
+    def mixture(self) -> mixed.Mixture:
+        """What the mixed requests ask; short enough to be made anew."""
+        words = sentences(MIXED)
+        pictures = drawn.small_pictures([" ".join(sentence.split()[:5]) for sentence in words])
+        return mixed.Mixture(mixed.texts(words), [base64.b64encode(picture).decode() for picture in pictures])
+
+    def installed(self) -> dict[str, list[Path]]:
+        """The folders of all built components by identifier: what a server of this checkout serves."""
+        found: dict[str, list[Path]] = {}
+        for item in self._catalogue.components(self._catalogue.models):
+            if (item.target / MANIFEST).is_file():
+                found.setdefault(item.model, []).append(item.target)
+        if not found:
+            raise PeersError("no model is installed: run make setup")
+        return found
+
+    def served(self, name: str, parts: list[str], models: Sequence[str] = (CLASSIFIER,)) -> Path:
+        """A models folder with these components of these identifiers and no others."""
         folder = self.folder / "served" / name
         remove(folder)
-        build = folder / CLASSIFIER / "build"
-        build.mkdir(parents=True)
-        for part in parts:
-            (build / part).symlink_to(self.component(CLASSIFIER, part).target)
+        for model in models:
+            build = folder / model / "build"
+            build.mkdir(parents=True)
+            for part in parts:
+                (build / part).symlink_to(self.component(model, part).target)
         return folder
 
     def _once(self, folder: Path, source: str, write: Callable[[], None]) -> None:
@@ -207,6 +262,16 @@ class Material:
         folder.mkdir(parents=True)
         write()
         write_json(folder / "made-from.json", [source, code])
+
+
+def graphs(folders: Iterable[Path]) -> list[Path]:
+    """The ONNX files of built components, each once: identifiers share some, and a server opens those once too."""
+    found: dict[str, Path] = {}
+    for folder in folders:
+        for file in read_json(folder / MANIFEST)["files"]:
+            if file["path"].endswith(".onnx"):
+                found.setdefault(file["sha256"], folder / file["path"])
+    return list(found.values())
 
 
 # --- texts and pictures ------------------------------------------------------
@@ -281,12 +346,12 @@ def for_genai(model: onnx.ModelProto) -> int:
         helper.make_node("Cast", ["mask.total"], ["mask.total32"], to=TensorProto.INT32),
         helper.make_node("Squeeze", ["mask.total32"], ["total_sequence_length"]),
     ]
-    squeeze = next(node for node in graph.node if list(node.output) == ["logits"])
-    if squeeze.op_type != "Squeeze":
-        raise PeersError("the decoder graph no longer ends with a Squeeze: mend for_genai in scripts/peers/material.py")
-    head = next(node for node in graph.node if squeeze.input[0] in node.output)
-    head.output[list(head.output).index(squeeze.input[0])] = "logits"
-    graph.node.remove(squeeze)
+    flatten = next(node for node in graph.node if list(node.output) == ["logits"])
+    if flatten.op_type != "Reshape":
+        raise PeersError("the decoder graph no longer ends with a Reshape: mend for_genai in scripts/peers/material.py")
+    head = next(node for node in graph.node if flatten.input[0] in node.output)
+    head.output[list(head.output).index(flatten.input[0])] = "logits"
+    graph.node.remove(flatten)
     kept = list(graph.node)
     del graph.node[:]
     graph.node.extend([*nodes, *kept])

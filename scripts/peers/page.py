@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .figures import Compared, Refused, Spread
-from .rows import GENERATORS, Row
+from .rows import GENERATORS, TOGETHER, Row
 
 HEAD = """\
 # Beside other servers and runtimes
 
 `make bench-peers` writes this page. It installs the peers into an environment of their own, gives both sides the same
 work on the same cores with the same number of threads, one side at a time, in rounds that go through all sides, every
-other round backwards, and compares within a round. A ratio is ours divided by theirs; it and the figures are medians
-of the rounds, with the lowest and the highest in brackets. A bar is met when the median ratio meets it. A side that
-failed, or whose output shows that it did other work, is not compared: its row says why.
+other round backwards, and compares within a round; what takes minutes and differs little is measured once. A ratio is
+ours divided by theirs; it and the figures are medians of the rounds, with the lowest and the highest in brackets. A bar
+is met when the median ratio meets it. A side that failed, or whose output shows that it did other work, is not
+compared: its row says why.
 """
 
 HOW = """\
@@ -36,9 +37,22 @@ HOW = """\
   plain nodes with the same tuned weights, quantised by onnxruntime's `quantize_dynamic` with its defaults;
   `DICHROIC_STOCK_MINILM` names another. FastAPI serves it as most people would: uvicorn, one process, a function a
   request, no batches. The client of all servers is the same program and runs on the same cores. Our server remembers
-  nothing here: its cache of moderation scores is off (`moderation_cache = false`), so that every answer is computed.
-  How large its batches are it measures for itself before the load begins; the engine alone does the same.
-- **Pictures.** A JPEG of 640 × 480. The server has no text reader here, because the classifier beside it has none.
+  nothing, here and below: its cache of moderation scores is off (`moderation_cache = false`), so that every answer is
+  computed. How large its batches are it measures for itself before it is asked; the engine alone does the same.
+- **Pictures.** A JPEG of 640 × 480. The server has no text reader in `image/http`, because the classifier beside it has
+  none. `image/speed-alpha` and `image/speed-beta` are of a photograph of 1152 × 864 with nothing written in it, that the
+  server looks at and searches for text; one client waits for each answer. Beside it: one decode by Pillow's libjpeg,
+  then a pass of the vision model and one of the text detector, each with a session and threads of its own, spinning or
+  sleeping, whichever is faster; resizing does not count. The detector sees the picture in its own size: between 0.8 and
+  1.6 megapixels nothing is scaled. The server's metrics must show a pass of both for every picture, and none that reads.
+- **The machine.** All identifiers that are set up. *Start*: from starting the program to 200 on `/readyz`, with every
+  file's hash checked and an answer of every model, beside `onnxruntime` in a fresh Python process that opens each ONNX
+  file once, one after the other, with the server's options: one pool of threads, no memory patterns. Its imports do not
+  count, and both find the files in the page cache. *At rest*: time in `/proc/PID/stat` over 30 seconds (10 in a quick
+  run), of a server that has worked and is not asked; one tick more is counted than is seen. *Memory*: `VmRSS` in
+  `/proc/PID/status`, five seconds after the last answer. Of 100 mixed requests from 8 clients 96 are texts of one to
+  five sentences, 3 small pictures, some with writing, and 1 asks for a reply; every kind goes to each identifier in
+  turn. A quick run ends after 2,000.
 """
 
 
@@ -68,6 +82,8 @@ class Run:
     beside: Sequence[tuple[str, str, Spread]]
     seconds: float
     quick: bool
+    # Resident set in MiB by what was served.
+    resident: Mapping[str, float] = field(default_factory=dict)
 
 
 def page(run: Run) -> str:
@@ -76,6 +92,9 @@ def page(run: Run) -> str:
         out += [_about(run, run.machine)]
     out += [_section(f"Generation: {name}, {weights}", run.results, name) for name, weights in GENERATORS.items()]
     out += [_section("Text moderation", run.results, "text"), _section("Pictures", run.results, "image")]
+    out += [_section("The machine", run.results, "machine")]
+    if run.resident:
+        out.append("Five seconds after a few requests of every kind:\n\n" + resident_table(run.resident))
     if run.beside:
         lines = ["## Without a bar", "", "| What | Figure |", "| --- | --- |"]
         out.append(
@@ -125,7 +144,7 @@ def _line(result: Compared | Refused) -> str:
     if isinstance(result, Refused):
         return f"{head} | – | – | – | {bar(row)} | {plain(result.reason)} |"
     peer = f" {result.peer}" if len(row.theirs) > 1 else ""
-    ratio = f"{result.ratio.median:.2f} ({result.ratio.lowest:.2f}–{result.ratio.highest:.2f})"
+    ratio = f"{number(result.ratio.median)} ({number(result.ratio.lowest)}–{number(result.ratio.highest)})"
     verdict = "met" if result.met else "**missed**"
     rounds = f", {result.rounds} round{'s' if result.rounds > 1 else ''}"
     theirs = figures(result.theirs, row.unit) + peer
@@ -134,7 +153,19 @@ def _line(result: Compared | Refused) -> str:
 
 def bar(row: Row) -> str:
     sign = {">=": "≥", "<=": "≤"}.get(row.sense, row.sense)
-    return f"{sign} {row.bound:g}"
+    return f"{sign} {row.bound:.3g}"
+
+
+def number(ratio: float) -> str:
+    """Two digits after the point, four where two would leave nothing."""
+    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.4f}"
+
+
+def resident_table(resident: Mapping[str, float]) -> str:
+    """The resident set of a server with one identifier, and with all."""
+    names = {model: "all of them" if model == TOGETHER else f"`{model}` alone" for model in resident}
+    rows = (f"| {names[model]} | {mebibytes:,.0f} MiB |" for model, mebibytes in resident.items())
+    return "\n".join(["| Served | Resident set |", "| --- | --- |", *rows]) + "\n"
 
 
 def figures(spread: Spread, unit: str) -> str:

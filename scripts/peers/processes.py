@@ -133,7 +133,7 @@ def serving(
 def settled(port: int, clock: Clock, seconds: float) -> None:
     """Waits until our server has measured the batches of its text classifiers: it does so once it is ready and idle."""
     until = time.monotonic() + clock.limit(seconds)
-    while not measured_batches(metrics(port)):
+    while not measured_batches(read(port, "/metrics")):
         if time.monotonic() > until:
             raise SideFailed(f"the server had not measured its batches within {seconds:.0f} s")
         time.sleep(0.05)
@@ -143,17 +143,6 @@ def measured_batches(text: str) -> bool:
     """Whether these metrics name the batch of every text classifier; it is 0 until it is set or measured."""
     found = re.findall(r'^dichroic_batch_tokens\{component="text",[^}]*\} (\S+)$', text, re.MULTILINE)
     return all(float(value) > 0 for value in found)
-
-
-def metrics(port: int) -> str:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    try:
-        connection.request("GET", "/metrics")
-        return connection.getresponse().read().decode()
-    except (OSError, http.client.HTTPException) as error:
-        raise SideFailed(f"/metrics got no answer ({error!r})") from error
-    finally:
-        connection.close()
 
 
 def free_port() -> int:
@@ -170,6 +159,22 @@ def get(port: int, path: str) -> int:
         return connection.getresponse().status
     except (OSError, http.client.HTTPException):
         return 0
+    finally:
+        connection.close()
+
+
+def read(port: int, path: str) -> str:
+    """The text of an answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        text = answer.read().decode(errors="replace")
+        if answer.status != 200:
+            raise SideFailed(f"GET {path} answered {answer.status}")
+        return text
+    except (OSError, http.client.HTTPException) as error:
+        raise SideFailed(f"GET {path} got no answer ({error!r})") from error
     finally:
         connection.close()
 

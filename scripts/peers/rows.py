@@ -14,6 +14,10 @@ STREAMS = 8
 CONNECTIONS = 32
 PICTURE_CONNECTIONS = 16
 LOAD_SHARE = 0.7
+# What the figures of memory call all identifiers at once.
+TOGETHER = "all"
+# Identifiers whose image classifiers are compared on a photograph.
+PHOTOGRAPHED = ("alpha-4o-mini", "beta-3-haiku")
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,51 @@ ROWS: list[Row] = [
         ("image/classifier/rate",),
         ">=",
         0.85,
+    ),
+    Row(
+        "image/speed-alpha",
+        "a photograph of 1 megapixel over HTTP, alone, beside one decode and plain ONNX Runtime",
+        "ms",
+        "image/alone/alpha",
+        ("image/plain/alpha",),
+        "<=",
+        1.3,
+    ),
+    Row(
+        "image/speed-beta",
+        "that photograph for beta, beside alpha",
+        "ms",
+        "image/alone/beta",
+        ("image/alone/alpha",),
+        "<=",
+        1 / 3,
+    ),
+    Row(
+        "machine/start",
+        "start until `/readyz` with all models, beside ONNX Runtime opening the same files",
+        "s",
+        "machine/start/ready",
+        ("machine/onnxruntime/open",),
+        "<=",
+        1.5,
+    ),
+    Row(
+        "machine/idle",
+        "processor time at rest with all models, beside that of one core",
+        "ms",
+        "machine/idle/used",
+        ("machine/idle/core",),
+        "<",
+        0.01,
+    ),
+    Row(
+        "machine/memory",
+        "resident set after 10,000 mixed requests, beside that after 1,000",
+        "MiB",
+        "machine/memory/late",
+        ("machine/memory/early",),
+        "<=",
+        1.1,
     ),
 ]
 

@@ -2,88 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from demo_support import DemoError, Server, running
+from demo_support import DemoError
 from measure.texts import CATEGORIES
 
-from . import PeersError, figures
-from .environment import Peers
+from . import PeersError, figures, machine, pictures
+from .bench import HERE, SIDE_SECONDS, Bench, Measure, Raw, load
 from .figures import Failed, Outcome
-from .material import CLASSIFIER, Generator, Material, Pictures, Text
-from .processes import Clock, SideFailed, ask, post, serving, settled
-from .rows import CONNECTIONS, GENERATORS, LOAD_SHARE, PICTURE_CONNECTIONS, STREAMS
+from .material import CLASSIFIER, Generator
+from .processes import SideFailed, post, serving
+from .rows import CONNECTIONS, GENERATORS, LOAD_SHARE, STREAMS
 
-HERE = Path(__file__).resolve().parent
-# A side that takes longer is stuck.
-SIDE_SECONDS = 180
 BATCHES = [1, 4, 8, 16, 32, 64]
 # Answers that begin with fewer equal tokens come of another model or prompt. The same graph must agree longer.
 LIKE_WEIGHTS, LIKE_GRAPH = 4, 16
 # Of the verdicts on the golden texts; the stock export loses some to its rounding.
 LIKE_VERDICTS = 0.9
-
-
-@dataclass
-class Bench:
-    """What every measurement needs."""
-
-    root: Path
-    binary: Path
-    gauge: Path
-    library: Path
-    peers: Peers
-    material: Material
-    clock: Clock
-    threads: int
-    quick: bool
-
-    @property
-    def tokens(self) -> int:
-        return 24 if self.quick else 64
-
-    @property
-    def seconds(self) -> float:
-        return 1.5 if self.quick else 4.0
-
-    @cached_property
-    def generators(self) -> dict[str, Generator]:
-        return {}
-
-    def generator(self, model: str) -> Generator:
-        if model not in self.generators:
-            self.generators[model] = self.material.generator(model)
-        return self.generators[model]
-
-    @cached_property
-    def text(self) -> Text:
-        return self.material.text()
-
-    @cached_property
-    def pictures(self) -> Pictures:
-        return self.material.pictures()
-
-    def ours(self, job: Mapping[str, Any]) -> Any:
-        """What examples/gauge.rs answers to a job."""
-        return ask([self.gauge], job, self.clock, SIDE_SECONDS, self.root, os.environ)
-
-    def theirs(self, script: str, job: Mapping[str, Any]) -> Any:
-        """What a script inside .venv-peers answers to a job."""
-        command = [self.peers.python, HERE / script]
-        return ask(command, job, self.clock, SIDE_SECONDS, self.root, self.peers.environment)
-
-
-# What a side answered before it became figures; checks need tokens and scores.
-Raw = dict[str, Any]
-Measure = Callable[[Bench, Raw], Outcome]
 
 
 def sides() -> dict[str, Measure]:
@@ -93,8 +33,7 @@ def sides() -> dict[str, Measure]:
         for side, measure in _GENERATOR_SIDES.items():
             found[f"{model}/{side}"] = lambda bench, raw, model=model, measure=measure: measure(bench, model, raw)
     found |= {"text/engine": _engine, "text/products": _products, "text/stock": _stock, "text/http": _http}
-    found |= {"text/fastapi": _fastapi, "image/classifier": _classifier, "image/http": _pictures}
-    return found | {"image/reading": _reading}
+    return found | {"text/fastapi": _fastapi, **pictures.SIDES, **machine.SIDES, **machine.ONCE}
 
 
 def measured(bench: Bench, measure: Measure, raw: Raw) -> Outcome:
@@ -290,56 +229,6 @@ def _stock(bench: Bench, raw: Raw) -> Outcome:
     return _plain(bench, "stock", bench.text.stock, 1)
 
 
-@contextmanager
-def _server(bench: Bench, name: str, parts: list[str]) -> Iterator[Server]:
-    """Our server with these components only, which computes every answer."""
-    bench.clock.limit(SIDE_SECONDS)
-    settings = {
-        "DICHROIC_MODELS_DIR": str(bench.material.served(name, parts)),
-        "DICHROIC_MODELS": CLASSIFIER,
-        "DICHROIC_THREADS": str(bench.threads),
-        "DICHROIC_RUNTIME_LIBRARY": str(bench.library),
-        "DICHROIC_MODERATION_CACHE": "false",
-    }
-    with running(str(bench.binary), bench.root, **settings) as server:
-        settled(server.port, bench.clock, SIDE_SECONDS)
-        yield server
-
-
-def _load(
-    bench: Bench,
-    port: int,
-    key: str,
-    path: str,
-    bodies: Path,
-    connections: int,
-    seconds: float,
-    skip: int = 0,
-    rate: float | None = None,
-    repeat: bool = False,
-) -> dict[str, Any]:
-    found = bench.ours(
-        {
-            "job": "load",
-            "address": f"127.0.0.1:{port}",
-            "path": path,
-            "key": key,
-            "bodies": str(bodies),
-            "skip": skip,
-            "repeat": repeat,
-            "connections": connections,
-            "seconds": seconds,
-            "rate": rate,
-        }
-    )
-    if found["refused"] or found["ran_out"] or not found["answers"]:
-        raise SideFailed(
-            f"of {found['answers'] + found['refused']} requests {found['refused']} were refused"
-            + (", and the texts ran out" if found["ran_out"] else "")
-        )
-    return found
-
-
 def _scores(port: int, key: str, texts: list[str]) -> list[list[float]]:
     answers = [post(port, "/v1/guardians/text", {"text": text}, key, 30)["category_scores"] for text in texts]
     return [[answer[name] for name in CATEGORIES] for answer in answers]
@@ -347,14 +236,14 @@ def _scores(port: int, key: str, texts: list[str]) -> list[list[float]]:
 
 def _http(bench: Bench, raw: Raw) -> Outcome:
     path, bodies = "/v1/guardians/text", bench.text.bodies
-    with _server(bench, "text", ["text"]) as server:
+    with bench.server(bench.material.served("text", ["text"]), [CLASSIFIER]) as server:
         raw["scores"] = _scores(server.port, server.key, bench.text.known)
-        alone = _load(bench, server.port, server.key, path, bodies, 1, bench.seconds / 2)
+        alone = load(bench, server.port, server.key, path, bodies, 1, bench.seconds / 2)
         skip = alone["answers"] + 1
-        full = _load(bench, server.port, server.key, path, bodies, CONNECTIONS, bench.seconds, skip)
+        full = load(bench, server.port, server.key, path, bodies, CONNECTIONS, bench.seconds, skip)
         rate = full["answers"] / full["seconds"]
         skip += full["answers"] + CONNECTIONS
-        paced = _load(bench, server.port, server.key, path, bodies, CONNECTIONS, bench.seconds, skip, LOAD_SHARE * rate)
+        paced = load(bench, server.port, server.key, path, bodies, CONNECTIONS, bench.seconds, skip, LOAD_SHARE * rate)
     return {"rate": rate, "alone": alone["p50"] * 1000, "p99": paced["p99"] * 1000}
 
 
@@ -376,43 +265,8 @@ def _fastapi(bench: Bench, raw: Raw) -> Outcome:
 
     with serving(command, "/health", bench.clock, SIDE_SECONDS, bench.root, bench.peers.environment) as port:
         raw["scores"] = _scores(port, "none", text.known)
-        found = _load(bench, port, "none", "/v1/guardians/text", text.bodies, CONNECTIONS, bench.seconds)
+        found = load(bench, port, "none", "/v1/guardians/text", text.bodies, CONNECTIONS, bench.seconds)
     return {"rate": found["answers"] / found["seconds"]}
-
-
-# --- pictures ----------------------------------------------------------------
-
-
-def _classifier(bench: Bench, raw: Raw) -> Outcome:
-    found = bench.ours(
-        {
-            "job": "classify",
-            "library": str(bench.library),
-            "threads": bench.threads,
-            "bundle": str(bench.pictures.bundle),
-            "picture": str(bench.pictures.one),
-            "batches": [1, 4, 8],
-            "seconds": bench.seconds / 3,
-        }
-    )
-    return {"rate": max(one["pictures"] / one["seconds"] for one in found)}
-
-
-def _picture_load(bench: Bench, name: str, parts: list[str]) -> Outcome:
-    with _server(bench, name, parts) as server:
-        path = "/v1/guardians/image"
-        ask_ = (bench, server.port, server.key, path, bench.pictures.bodies, PICTURE_CONNECTIONS)
-        _load(*ask_, 0.5, repeat=True)
-        found = _load(*ask_, bench.seconds, repeat=True)
-    return {"rate": found["answers"] / found["seconds"]}
-
-
-def _pictures(bench: Bench, raw: Raw) -> Outcome:
-    return _picture_load(bench, "image", ["image"])
-
-
-def _reading(bench: Bench, raw: Raw) -> Outcome:
-    return _picture_load(bench, "reading", ["image", "text", "ocr"])
 
 
 # --- what the outputs say ----------------------------------------------------

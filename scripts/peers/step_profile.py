@@ -184,22 +184,18 @@ def request_table(threads: int) -> str:
     from demo_support import running
     from forge.places import Places
     from peers.material import CLASSIFIER, Material
-    from peers.processes import Clock, metrics, settled
+    from peers.processes import Clock, read, settled
     from peers.rows import CONNECTIONS
+    from peers.served import settings
 
     material = Material(Places.here(), lambda what: print(what, file=sys.stderr))
     bodies = material.text().bodies
-    settings = {
-        "DICHROIC_MODELS_DIR": str(material.served("text", ["text"])),
-        "DICHROIC_MODELS": CLASSIFIER,
-        "DICHROIC_THREADS": str(threads),
-        "DICHROIC_MODERATION_CACHE": "false",
-    }
-    with running(str(ROOT / "target/release/dichroic"), ROOT, **settings) as server:
+    told = settings(material.served("text", ["text"]), [CLASSIFIER], threads)
+    with running(str(ROOT / "target/release/dichroic"), ROOT, **told) as server:
         settled(server.port, Clock(60), 60)
 
         def sums() -> dict[str, tuple[float, float]]:
-            return histograms(metrics(server.port))
+            return histograms(read(server.port, "/metrics"))
 
         def load(seconds: float, skip: int) -> dict[str, Any]:
             job = {

@@ -34,7 +34,7 @@ def build(source, recipe, model_dir, out):
 '''
 SHOUTING = "def shout(weights):\n    return weights.upper()\n"
 
-WEIGHTS = {"toy-part1": b"first half, ", "toy-part2": b"second half", "tiny": b"tiny weights", "engine": b"\x7fELF"}
+WEIGHTS = {"toy-part1": b"first half, ", "toy-part2": b"second half", "tiny": b"tiny weights", "engine": b"\x7fELF", "engine-gpu": b"\x7fELF with CUDA"}
 
 
 def sha256(data: bytes) -> str:
@@ -107,8 +107,10 @@ class FakeCheckout:
             {
                 "format": 1,
                 "runtime": {platform.machine(): "engine"},
+                "runtime_cuda": {platform.machine(): "engine-gpu"},
                 "sources": {
                     "engine": _source(_file("library", "libonnxruntime.so", "engine")),
+                    "engine-gpu": _source(_file("library", "libonnxruntime.so", "engine-gpu")),
                     "toy.big": _source(_file("weights", "toy.bin", "toy-part1", "toy-part2")),
                     "tiny": _source(_file("weights", "tiny.bin", "tiny")),
                 },
@@ -164,7 +166,7 @@ class FakeCheckout:
         return len(self.tally.read_text().splitlines()) if self.tally.exists() else 0
 
     def environment(self, **extra: str) -> dict[str, str]:
-        ours = ("PIP_", "DICHROIC_", "MODELS")
+        ours = ("PIP_", "DICHROIC_", "MODELS", "DEVICE")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         return {
             **kept,

@@ -5,12 +5,18 @@ No peer and no built model is needed; what runs is a stand-in or a tiny graph.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.machinery
 import importlib.util
+import io
+import json
 import os
 import sys
+import threading
 import types
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +24,30 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "tests")]
 
 import tiny_checkpoint  # noqa: E402
+from demo_support import Server  # noqa: E402
 from forge import decoder  # noqa: E402
-from peers import environment, figures, material, page, processes, sides, step_profile  # noqa: E402
+from forge.ocr import SETTINGS  # noqa: E402
+from peers import (  # noqa: E402
+    bench as bench_,
+    drawn,
+    environment,
+    figures,
+    machine as machine_sides,
+    material,
+    mixed,
+    page,
+    processes,
+    procfs,
+    served,
+    sides,
+    step_profile,
+)
 from peers.figures import Compared, Failed, Refused, Spread, judge  # noqa: E402
 from peers.rows import ROWS, Row, chosen  # noqa: E402
 from test_encoder import forward, random_base  # noqa: E402
@@ -210,6 +233,20 @@ def test_the_page_in_the_repository_has_every_row():
         assert f"| `{row.name}` | {row.title} |" in text, f"{row.name}: run make bench-peers"
 
 
+def test_a_small_ratio_and_a_bound_of_a_third_keep_their_digits():
+    third = next(row for row in ROWS if row.name == "image/speed-beta")
+    assert page.bar(third) == "≤ 0.333" and third.met(0.3333) and not third.met(0.3334)
+    rest = next(row for row in ROWS if row.name == "machine/idle")
+    found = judge(rest, [{"machine/idle": {"used": 20.0, "core": 30_000.0}}])
+    assert "| 0.0007 (0.0007–0.0007) | < 0.01 | met, 1 round |" in page._line(found)
+
+
+def test_memory_by_identifier_is_told_where_it_was_measured():
+    told = page.Run([], None, [], [], 0, False, {"alpha-4o-mini": 1234.4, "all": 3000.0})
+    assert "| `alpha-4o-mini` alone | 1,234 MiB |\n| all of them | 3,000 MiB |" in page.page(told)
+    assert "Resident set" not in page.page(page.Run([], None, [], [], 0, False))
+
+
 # --- rounds --------------------------------------------------------------------
 
 
@@ -272,6 +309,324 @@ def test_a_side_that_failed_is_not_asked_again(monkeypatch, tmp_path):
     found, asked = turn(monkeypatch, tmp_path, 1000, 3, fails="a/one")
     assert asked.count("a/one") == 1 and asked.count("a/two") == 3
     assert judge(FASTER, found) == Refused(FASTER, "a/one failed in round 1: it broke")
+
+
+def test_what_was_measured_once_counts_as_part_of_the_first_round(monkeypatch, tmp_path):
+    script, bench = load_script(), StandIn(1000)
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    once = script.run_once({"a/one": lambda bench, raw: {"rate": 2.0}}, bench)
+    assert once == {"a/one": {"rate": 2.0}}
+    often = {"a/ours": lambda bench, raw: {"rate": 3.0}, "a/two": lambda bench, raw: {"rate": 1.0}}
+    found, _ = script.run_rounds(often, 3, bench, lambda raws: ({}, {}), once)
+    result = judge(FASTER, found)
+    assert len(found) == 3 and isinstance(result, Compared) and result.rounds == 1 and result.ratio.median == 1.5
+    assert script.run_rounds({}, 3, bench, lambda raws: ({}, {}), once)[0] == [once]
+
+
+def test_what_fails_once_is_said_and_the_rest_is_measured(monkeypatch, tmp_path):
+    script, bench = load_script(), StandIn(1000)
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+
+    def breaks(bench: StandIn, raw: dict[str, Any]) -> dict[str, float]:
+        raise processes.SideFailed("it broke")
+
+    once = script.run_once({"a/one": breaks, "a/two": lambda bench, raw: {"rate": 1.0}}, bench)
+    assert once == {"a/one": Failed("it broke"), "a/two": {"rate": 1.0}}
+    assert script.resident(once["a/one"]) == {} and script.resident(once["a/two"]) == {"rate": 1.0}
+
+
+# --- the machine ---------------------------------------------------------------
+
+
+def test_processor_time_is_that_of_the_process_and_of_the_system_for_it():
+    stat = "42 (a) b (c) S 1 42 42 0 -1 4194560 9 0 0 0 250 31 7 8 20 0 5 0 1 2 3"
+    assert procfs.ticks(stat) == 281
+    start = procfs.ticks(Path("/proc/self/stat").read_text())
+    while procfs.ticks(Path("/proc/self/stat").read_text()) < start + 2:
+        pass
+
+
+def test_the_resident_set_is_read_in_mebibytes():
+    assert procfs.resident("Name:\tx\nVmHWM:\t  4096 kB\nVmRSS:\t  3072 kB\nRssAnon:\t 1 kB\n") == 3.0
+    assert procfs.resident(Path("/proc/self/status").read_text()) > 10
+    with pytest.raises(ValueError, match="has ended"):
+        procfs.resident("Name:\tx\nState:\tZ (zombie)\n")
+
+
+def test_rest_is_told_beside_one_core_and_never_below_what_was_used():
+    assert procfs.idle(100, 104, 100, 30.0) == {"used": 50.0, "core": 30_000.0}
+    # Nothing seen may still be almost a tick, and a figure of nothing could not be compared.
+    assert procfs.idle(100, 100, 100, 30.0)["used"] == 10.0
+
+
+def test_of_a_hundred_mixed_requests_96_are_texts_3_pictures_and_1_a_reply():
+    models = ["a", "b", "c", "d"]
+    asked = mixed.order(10_000, models)
+    assert Counter(request.kind for request in asked) == {"text": 9_600, "picture": 300, "reply": 100}
+    assert Counter(request.kind for request in asked[:1_000]) == {"text": 960, "picture": 30, "reply": 10}
+    shares = Counter((request.kind, request.model) for request in asked)
+    assert shares[("picture", "a")] == shares[("picture", "d")] == 75 and shares[("reply", "c")] == 25
+    assert len(set(asked)) == len(asked), "nothing is asked twice of a model"
+    lengths = {request.number % len(mixed.LENGTHS) for request in asked if request.model == "a"}
+    assert lengths == set(range(len(mixed.LENGTHS))), "every model gets every length"
+
+
+def test_mixed_texts_differ_and_are_no_longer_than_is_allowed():
+    texts = mixed.texts(material.sentences(2_000))
+    assert len(set(texts)) == 2_000 and max(map(len, texts)) <= 500
+    assert [text.count(".") for text in texts[:8]] == list(mixed.LENGTHS)
+
+
+@contextmanager
+def answering(status: int, body: dict[str, Any], paths: list[str]) -> Iterator[Server]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            paths.append(f"{self.path} {asked['model']} {asked.get('text', 'a picture')}")
+            raw = json.dumps(body).encode()
+            # Pictures and texts are answered well in any case.
+            self.send_response(status if self.path == mixed.PATHS["reply"] else 200)
+            self.send_header("Content-Length", str(len(raw)))
+            self.end_headers()
+            self.wfile.write(raw)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield Server(server.server_port, "key", os.getpid())
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+MIXTURE = mixed.Mixture(["one", "two"], ["cGljdHVyZQ=="])
+REJECTED = {"error": {"code": "generation_rejected"}}
+
+
+def test_every_mixed_request_is_asked_once_of_its_model():
+    paths: list[str] = []
+    asked = mixed.order(200, ["a", "b"])
+    with answering(500, REJECTED, paths) as server:
+        mixed.ask(server, asked, MIXTURE, processes.Clock(60), 30)
+    assert len(paths) == 200
+    assert Counter(path.split()[0] for path in paths) == {
+        "/v1/guardians/text": 192,
+        "/v1/guardians/image": 6,
+        "/v1/sunshines/text": 2,
+    }
+    assert "/v1/sunshines/text b one" in paths and "/v1/guardians/image b a picture" in paths
+
+
+def test_a_mixed_request_that_is_refused_ends_the_measurement():
+    paths: list[str] = []
+    with answering(429, {"error": {"code": "overloaded"}}, paths) as server:
+        with pytest.raises(processes.SideFailed, match="sunshines/text to a answered 429"):
+            mixed.ask(server, mixed.order(2_000, ["a"]), MIXTURE, processes.Clock(60), 30)
+    assert len(paths) < 2_000
+
+
+def test_mixed_requests_that_take_too_long_are_counted():
+    with answering(200, {}, []) as server:
+        with pytest.raises(processes.SideFailed, match="of 300 requests were left"):
+            mixed.ask(server, mixed.order(300, ["a"]), MIXTURE, processes.Clock(60), 0.0)
+
+
+def test_files_that_identifiers_share_are_opened_once(tmp_path):
+    for name, files in (("a", {"model.onnx": "1", "tokenizer.json": "2"}), ("b", {"model.onnx": "1", "x.onnx": "3"})):
+        (tmp_path / name).mkdir()
+        listed = [{"path": path, "bytes": 1, "sha256": digest} for path, digest in files.items()]
+        (tmp_path / name / "manifest.json").write_text(json.dumps({"files": listed}))
+    assert material.graphs([tmp_path / "a", tmp_path / "b"]) == [tmp_path / "a/model.onnx", tmp_path / "b/x.onnx"]
+
+
+def test_graphs_are_opened_without_a_server(tmp_path):
+    one = onnx.helper.make_tensor_value_info("one", onnx.TensorProto.FLOAT, [2])
+    two = onnx.helper.make_tensor_value_info("two", onnx.TensorProto.FLOAT, [2])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Add", ["one", "one"], ["two"])], "g", [one], [two])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save(model, tmp_path / "model.onnx")
+    job = {"graphs": [str(tmp_path / "model.onnx")] * 2, "threads": 1}
+    command = [sys.executable, ROOT / "scripts/peers/open_onnx.py"]
+    found = processes.ask(command, job, processes.Clock(60), 30, ROOT, os.environ)
+    assert found["graphs"] == 2 and 0 < found["seconds"] < 30
+    job["graphs"].append(str(tmp_path / "missing.onnx"))
+    with pytest.raises(processes.SideFailed, match="ended with 1"):
+        processes.ask(command, job, processes.Clock(60), 30, ROOT, os.environ)
+
+
+def test_a_measured_server_is_told_models_and_threads_in_variables_that_it_knows():
+    told = served.settings(Path("/models"), ["a", "b"], 2)
+    assert told["DICHROIC_MODELS"] == "a,b" and told["DICHROIC_THREADS"] == "2"
+    assert told["DICHROIC_MODERATION_CACHE"] == "false", "every answer is computed"
+    source = (ROOT / "src/config/raw.rs").read_text(encoding="utf-8")
+    for name in told:
+        assert f'"{name.removeprefix("DICHROIC_").lower()}"' in source, name
+
+
+STAND_IN = """#!{python}
+import http.server, os, signal, sys, time
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        self.answer()
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        kept.append(bytearray(40 << 10))
+        self.answer()
+    def answer(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{{}}")
+    def log_message(self, *_):
+        pass
+
+# As much as its models weigh.
+kept = [bytearray(16 << 20) for _ in os.environ["DICHROIC_MODELS"].split(",")]
+time.sleep(0.3)
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+host, port = sys.argv[3].split(":")
+http.server.ThreadingHTTPServer((host, int(port)), Handler).serve_forever()
+"""
+
+
+class Built:
+    """Two identifiers of one component each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def installed(self) -> dict[str, list[Path]]:
+        return {model: [self.folder / "models" / model / "build" / "text"] for model in ("one", "two")}
+
+    def mixture(self) -> mixed.Mixture:
+        return MIXTURE
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> sides.Bench:
+    """A bench whose server is a program that keeps 40 KiB of every request."""
+    (tmp_path / "server").write_text(STAND_IN.format(python=sys.executable))
+    (tmp_path / "server").chmod(0o755)
+    for folder in ("one", "two"):
+        (tmp_path / "models" / folder / "build" / "text").mkdir(parents=True)
+    monkeypatch.setattr(machine_sides, "SETTLE_SECONDS", 0.1)
+    monkeypatch.setattr(machine_sides, "REST_SECONDS", (0.5, 0.5))
+    monkeypatch.setattr(machine_sides, "EARLY", 100)
+    monkeypatch.setattr(machine_sides, "LATE", (1_000, 400))
+    binary, built = tmp_path / "server", Built(tmp_path)
+    return sides.Bench(tmp_path, binary, binary, binary, None, built, processes.Clock(120), 1, quick=True)
+
+
+def test_a_start_lasts_until_the_server_is_ready(stand_in: sides.Bench):
+    found = sides.measured(stand_in, machine_sides.SIDES["machine/start"], {})
+    assert 0.3 < found["ready"] < 10
+
+
+def test_a_server_that_waits_uses_no_core(stand_in: sides.Bench):
+    found = sides.measured(stand_in, machine_sides.ONCE["machine/idle"], {})
+    assert 500 <= found["core"] < 5_000 and 10 <= found["used"] < found["core"] / 2
+
+
+def test_memory_that_every_request_keeps_is_seen(stand_in: sides.Bench):
+    found = sides.measured(stand_in, machine_sides.ONCE["machine/memory"], {})
+    # 300 requests more, of 40 KiB each.
+    assert 10 < found["late"] - found["early"] < 16
+    assert not next(row for row in ROWS if row.name == "machine/memory").met(found["late"] / found["early"])
+
+
+def test_memory_is_measured_of_each_identifier_and_of_all(stand_in: sides.Bench):
+    found = sides.measured(stand_in, machine_sides.ONCE[machine_sides.BY_IDENTIFIER], {})
+    assert list(found) == ["one", "two", "all"]
+    assert abs(found["one"] - found["two"]) < 4 and 12 < found["all"] - found["one"] < 24
+
+
+def test_what_is_measured_once_is_no_side_of_rounds():
+    assert set(machine_sides.ONCE) & set(machine_sides.SIDES) == set()
+    assert machine_sides.BY_IDENTIFIER in machine_sides.ONCE
+
+
+# --- a photograph ----------------------------------------------------------------
+
+
+def test_the_detector_is_shown_a_page_of_the_size_that_the_server_makes():
+    # The sizes of the server's own tests in src/imaging/reading/page.rs.
+    rules = {"multiple": 32, "least_pixels": 10_000, "most_pixels": 40_000, "most_side": 512}
+    sizes = {
+        (20, 10): (64, 32),
+        (80, 80): (128, 128),
+        (200, 100): (224, 128),
+        (400, 400): (224, 224),
+        (1024, 4): (512, 32),
+        (16_384, 1): (512, 32),
+    }
+    assert {size: drawn.page_size(*size, rules) for size in sizes} == sizes
+    assert drawn.page_size(*drawn.MEGAPIXEL, SETTINGS["detector"]) == drawn.MEGAPIXEL, "and so nothing is scaled"
+
+
+def test_the_photograph_is_a_jpeg_of_a_megapixel_as_heavy_as_a_camera_makes_them():
+    jpeg = drawn.large_photograph()
+    picture = Image.open(io.BytesIO(jpeg))
+    assert picture.format == "JPEG" and picture.mode == "RGB" and picture.size == (1152, 864)
+    assert 150_000 < len(jpeg) < 900_000
+    values = np.asarray(picture, np.float32)
+    assert values.std() > 15 and (values[:, 1:] != values[:, :-1]).mean() > 0.5, "it has contrast and grain"
+    assert jpeg == drawn.large_photograph()
+
+
+def test_small_pictures_are_small_and_of_many_sizes():
+    sizes = {Image.open(io.BytesIO(picture)).size for picture in drawn.small_pictures(["some words"])}
+    assert len(sizes) > 20 and all(width <= 640 and height <= 320 for width, height in sizes)
+
+
+def test_the_faster_way_through_the_parts_counts():
+    spinning = [{"decode": 0.01, "vision": 0.05, "detector": 0.14}] * 3
+    slow, quick = ({"decode": 0.01, "vision": vision, "detector": 0.1} for vision in (0.04, 0.03))
+    sleeping = [quick, slow, slow]
+    found = figures.best_pass([spinning, sleeping])
+    assert found == {"alpha": pytest.approx(150), "decode": 10.0, "vision": 40.0, "detector": 100.0}
+    with pytest.raises(ValueError, match="no passes"):
+        figures.best_pass([spinning, []])
+
+
+def test_a_photograph_is_taken_through_its_parts_without_a_server(tmp_path):
+    job: dict[str, Any] = {"side": 4, "page": [32, 64], "threads": 1, "seconds": 0.1}
+    job["picture"] = str(tmp_path / "one.jpg")
+    Image.new("RGB", (32, 64), "red").save(job["picture"])
+    for name, kind, shape in (
+        ("vision", onnx.TensorProto.FLOAT, ["batch", 4, 4, 3]),
+        ("detector", onnx.TensorProto.UINT8, ["batch", 64, 32, 3]),
+    ):
+        given, made = (onnx.helper.make_tensor_value_info(value, kind, shape) for value in ("pixels", "seen"))
+        graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["pixels"], ["seen"])], "g", [given], [made])
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
+        job[name] = str(tmp_path / f"{name}.onnx")
+        onnx.save(model, job[name])
+    command = [sys.executable, ROOT / "scripts/peers/plain_pictures.py"]
+    found = figures.best_pass(processes.ask(command, job, processes.Clock(60), 30, ROOT, os.environ))
+    assert set(found) == {"alpha", "decode", "vision", "detector"} and all(value > 0 for value in found.values())
+
+
+def test_passes_are_counted_by_kind_over_all_models():
+    text = """\
+dichroic_inference_duration_seconds_bucket{component="image",model="a",le="1"} 9
+dichroic_inference_duration_seconds_count{component="image",model="a"} 3
+dichroic_inference_duration_seconds_count{component="image",model="b"} 4
+dichroic_inference_duration_seconds_count{component="detector",model="a"} 7
+dichroic_queue_duration_seconds_count{component="image",model="a"} 5
+"""
+    found = figures.passes(text)
+    assert found == {"image": 7, "detector": 7} and found["recogniser"] == 0
+    with pytest.raises(ValueError, match="no passes"):
+        figures.passes("up 1\n")
 
 
 # --- processes -----------------------------------------------------------------
@@ -337,23 +692,21 @@ def test_batches_are_measured_when_every_text_classifier_has_a_size():
     assert processes.measured_batches(idle), "a server without a text classifier has nothing to measure"
 
 
-def test_our_server_answers_nothing_from_memory_and_is_left_to_measure_its_batches(monkeypatch, tmp_path):
-    asked: dict[str, str] = {}
+def test_our_server_is_left_to_measure_its_batches_before_it_is_asked(monkeypatch, tmp_path):
+    told: dict[str, str] = {}
     waited: list[int] = []
 
-    @contextlib.contextmanager
-    def running(binary, root, **settings):
-        asked.update(settings)
-        yield types.SimpleNamespace(port=7, key="k")
+    @contextmanager
+    def running(binary: str, root: Path, **settings: str) -> Iterator[Any]:
+        told.update(settings)
+        yield types.SimpleNamespace(port=7)
 
-    monkeypatch.setattr(sides, "running", running)
-    monkeypatch.setattr(sides, "settled", lambda port, clock, seconds: waited.append(port))
-    served = types.SimpleNamespace(served=lambda name, parts: tmp_path)
-    clock = processes.Clock(60)
-    bench = sides.Bench(tmp_path, tmp_path, tmp_path, tmp_path, None, served, clock, 2, True)
-    with sides._server(bench, "text", ["text"]) as server:
+    monkeypatch.setattr(bench_, "running", running)
+    monkeypatch.setattr(bench_, "settled", lambda port, clock, seconds: waited.append(port))
+    bench = sides.Bench(tmp_path, tmp_path, tmp_path, tmp_path, None, None, processes.Clock(60), 2, True)
+    with bench.server(tmp_path, ["a"]) as server:
         assert (server.port, waited) == (7, [7])
-    assert asked["DICHROIC_MODERATION_CACHE"] == "false" and "DICHROIC_BATCH_TOKENS" not in asked
+    assert "DICHROIC_BATCH_TOKENS" not in told
 
 
 def test_a_clock_that_ran_out_starts_nothing():
@@ -416,14 +769,10 @@ def test_a_batch_is_chosen_without_padding():
 
 
 def test_marked_pictures_differ_in_bytes_alone():
-    from io import BytesIO
-
-    from PIL import Image
-
-    buffer = BytesIO()
+    buffer = io.BytesIO()
     Image.new("RGB", (8, 8), "red").save(buffer, "JPEG")
     one, two = (material.marked(buffer.getvalue(), number) for number in (1, 2))
-    assert one != two and Image.open(BytesIO(one)).tobytes() == Image.open(BytesIO(two)).tobytes()
+    assert one != two and Image.open(io.BytesIO(one)).tobytes() == Image.open(io.BytesIO(two)).tobytes()
 
 
 # --- the environment -----------------------------------------------------------
@@ -510,5 +859,6 @@ def test_only_what_is_between_the_marks_is_replaced():
         step_profile.between("nothing", "p", "new")
 
 
-def test_the_page_in_the_repository_has_its_marks():
-    step_profile.between((ROOT / "docs" / "performance.md").read_text(encoding="utf-8"), "profile", "new")
+@pytest.mark.parametrize(("name", "mark"), [("performance.md", "profile"), ("operations.md", "resident")])
+def test_the_pages_in_the_repository_have_their_marks(name: str, mark: str):
+    step_profile.between((ROOT / "docs" / name).read_text(encoding="utf-8"), mark, "new")

@@ -66,9 +66,13 @@ class Session:
         }
 
     def run(
-        self, rows: list[list[int]], lengths: list[int], cache: dict[str, ort.OrtValue]
+        self,
+        rows: list[list[int]],
+        lengths: list[int],
+        cache: dict[str, ort.OrtValue],
+        places: list[int] | None = None,
     ) -> np.ndarray:
-        """One pass; `lengths` are the valid positions of each row after it."""
+        """One pass; `lengths` are the valid positions of each row after it, `places` those whose logits are told."""
         inputs = {
             "input_ids": np.array(rows, dtype=np.int64),
             "seqlens_k": np.array(lengths, dtype=np.int32) - 1,
@@ -77,6 +81,10 @@ class Session:
         binding = self.session.io_binding()
         for name, value in inputs.items():
             binding.bind_cpu_input(name, value)
+        if places is not None:
+            # The other call looks for inputs without a default only.
+            at = ort.OrtValue.ortvalue_from_numpy(np.array(places, dtype=np.int64))
+            binding.bind_ortvalue_input("logits_at", at)
         binding.bind_output("logits")
         for name, value in cache.items():
             binding.bind_ortvalue_input(f"past.{name}", value)
@@ -140,6 +148,36 @@ def test_a_batch_of_rows_of_unequal_length_matches_the_reference(tiny) -> None:
         lengths = [length + 1 for length in lengths]
         ours = session.run(rows, lengths, cache)
         assert_close(ours, reference.forward(rows, their_caches))
+
+
+def test_logits_at_several_places_are_those_of_passes_that_end_there(tiny) -> None:
+    _, session, reference = tiny
+    cache, theirs = session.new_cache(1), reference.new_cache()
+    session.run([TOKENS[:12]], [12], cache)
+    reference.forward([TOKENS[:12]], [theirs])
+    # The last three were guessed wrongly: the next pass writes over them.
+    guessed = [*TOKENS[12:14], 7, 8, 9]
+    ours = session.run([guessed], [17], cache, places=[0, 1, 2, 3, 4])
+    assert ours.shape[0] == 5
+    for row in ours[:2]:
+        assert_close(row[None], reference.forward([[guessed.pop(0)]], [theirs]))
+    last = session.run([TOKENS[14:20]], [20], cache)
+    assert_close(last, reference.forward([TOKENS[14:20]], [theirs]))
+
+
+def test_a_prompt_gives_the_same_bits_however_it_is_cut(tiny, tmp_path: Path) -> None:
+    path, _, _ = tiny
+    precision = {"linear": 8, "head": 8, "embedding": 8}
+    decoder.write_graph(decoder.Checkpoint(path), WINDOW, precision, tmp_path / "model.onnx")
+    session = Session(tmp_path / "model.onnx", WINDOW)
+    whole = session.run([TOKENS], [40], session.new_cache(1))
+    # Two tokens and more a pass; the cut of one token is another path of the attention.
+    for cuts in ([16, 32, 40], [3, 38, 40], [2, 4, 20, 40]):
+        cache, start = session.new_cache(1), 0
+        for end in cuts:
+            ours = session.run([TOKENS[start:end]], [end], cache)
+            start = end
+        np.testing.assert_array_equal(ours, whole)
 
 
 @pytest.mark.parametrize("embedding", ["fp16", 8])

@@ -46,6 +46,7 @@ SETS: dict[str, dict[str, Any]] = {
             "max_connections": 1_000_000,
             "playground": False,
             "batch_tokens": 512,
+            "device": "cuda",
             "log": 'info,a="<b>"',
         },
         "extraEnv": [{"name": "RUST_BACKTRACE", "value": "1"}],
@@ -274,8 +275,8 @@ def test_the_values_default_to_the_servers_defaults_within_its_bounds(chart: Any
             assert values[name] == setting.default, name
             assert (bounds[name]["minimum"], bounds[name]["maximum"]) == (setting.least, setting.most), name
     assert (values["models"], values["log_format"], values["log"]) == ([], "json", "info")
-    texts = (values["redis_prefix"], values["playground"], values["otlp_endpoint"])
-    assert texts == ("dichroic:", True, "")
+    texts = (values["redis_prefix"], values["playground"], values["otlp_endpoint"], values["device"])
+    assert texts == ("dichroic:", True, "", "cpu")
     word, number = bounds["batch_tokens"]["anyOf"]
     assert values["batch_tokens"] == word["const"] == "auto" and values["moderation_cache"] is True
     assert (number["minimum"], number["maximum"]) == (known["batch_tokens"].least, known["batch_tokens"].most)
@@ -304,6 +305,7 @@ def test_texts_reach_the_settings_as_they_were_written(chart: Any) -> None:
         (with_keys(config={"batch_tokens": 127}), "/config/batch_tokens"),
         (with_keys(config={"batch_tokens": "512"}), "/config/batch_tokens"),
         (with_keys(config={"moderation_cache_entries": 0}), "/config/moderation_cache_entries"),
+        (with_keys(config={"device": "gpu"}), "/config/device"),
         (with_keys(config={"usage_limit": "600"}), "/config/usage_limit"),
         (with_keys(config={"models": ["alpha"]}), "/config/models"),
         (with_keys(config={"log_format": "xml"}), "/config/log_format"),
@@ -463,12 +465,15 @@ def test_models_come_from_the_image_or_from_a_claim(chart: Any) -> None:
     assert mount["subPath"] == "2026-11"
 
 
-def test_a_gpu_is_asked_for_only_when_told_and_said_to_be_idle(chart: Any) -> None:
+def test_a_gpu_is_asked_for_only_when_told_and_warned_of_where_it_does_not_fit_the_device(chart: Any) -> None:
     least, everything = Release(chart, SETS["least"]), Release(chart, SETS["everything"])
     assert "nvidia.com/gpu" not in str(least.pod) and "runtimeClassName" not in least.pod
     assert everything.container["resources"]["limits"]["nvidia.com/gpu"] == 1
     assert everything.pod["runtimeClassName"] == "nvidia"
-    assert "computes on the CPU only" in everything.notes and "GPU" not in least.notes
+    assert everything.settings["device"] == "cuda" and least.settings["device"] == "cpu"
+    assert "GPU" not in least.notes + everything.notes and "left idle" not in everything.notes
+    assert "left idle: config.device is cpu" in Release(chart, with_keys(gpu={"count": 1})).notes
+    assert "gpu.count asks for no GPU" in Release(chart, with_keys(config={"device": "cuda"})).notes
     alone = Release(chart, {**SETS["alone"], "gpu": {"count": 2}}).container
     assert alone["resources"] == {"limits": {"nvidia.com/gpu": 2}}
     assert "resources" not in Release(chart, SETS["alone"]).container

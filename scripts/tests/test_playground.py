@@ -1,8 +1,8 @@
 """The playground in a real browser, against the running server: every panel
 used by mouse and by keyboard, errors shown, nothing asked of anyone else.
 
-Needs `playwright` (requirements.in) and a Chromium, which no wheel brings:
-Debian's `chromium`, or the program that DICHROIC_TEST_BROWSER names.
+Needs `playwright` (requirements.in) and a Chromium, which no wheel brings: the one
+that scripts/deploy_tools provides, or the program that DICHROIC_TEST_BROWSER names.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 expect = playwright.expect
 
 DEFAULT = "alpha-4o-mini"
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-BROWSER = os.environ.get("DICHROIC_TEST_BROWSER") or next(filter(None, map(shutil.which, PROGRAMS)), None)
+PROVIDED = Path(__file__).resolve().parents[2] / ".venv-deploy/bin/chromium"
+BROWSER = os.environ.get("DICHROIC_TEST_BROWSER") or shutil.which(PROVIDED)
 STATEMENT = "My doctor moved my appointment to Friday, so I can finally sleep in on Thursday."
 THREAT = "I will hunt you down and kill you"
 FORMULA = "3x + 5 = 20"
@@ -35,7 +35,7 @@ ANSWER_MS = 120_000
 
 pytestmark = [
     pytest.mark.skipif(DEFAULT not in MODELS, reason=f"{DEFAULT} is not set up"),
-    pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed (Debian's package: chromium)"),
+    pytest.mark.skipif(BROWSER is None, reason="no Chromium: scripts/deploy_tools provides one"),
 ]
 
 

@@ -105,6 +105,33 @@ def test_the_environment_is_made_once_from_hashed_wheels_and_then_offline(clone:
         assert done.stdout == "42\n", done.stderr
 
 
+def test_a_set_up_for_cuda_adds_its_models_and_swaps_the_runtime(clone: FakeCheckout) -> None:
+    clone.fill_cache()
+    (clone.root / "scripts/forge/toy_half.py").write_text("from .toy import build\n")
+    succeeded(clone.run("setup", "--models", "alpha"))
+    library, fast = clone.root / "runtime/libonnxruntime.so", clone.root / "models/alpha/build-cuda"
+    assert library.read_bytes() == WEIGHTS["engine"] and not fast.exists() and clone.builds() == 2
+
+    succeeded(clone.run("setup", "--models", "alpha", DEVICE="cuda"))
+    assert library.read_bytes() == WEIGHTS["engine-gpu"] and clone.builds() == 4
+    made = {path: json.loads((path / "manifest.json").read_text()) for path in clone.root.glob("models/*/build*/*")}
+    assert {f"{path.parent.name}/{path.name}" for path in made} == {
+        "build/generator", "build/text", "build-cuda/generator", "build-cuda/text"
+    }
+    assert len({manifest["fingerprint"] for manifest in made.values()}) == 4
+    shutil.rmtree(fast / "text")
+    succeeded(clone.run("build_models", "--device", "cuda", "--only", "alpha/text"))
+    assert (fast / "text/model.onnx").exists() and clone.builds() == 4
+
+    # Back, and the models for CUDA are left alone.
+    succeeded(clone.run("setup", "--models", "alpha"))
+    assert library.read_bytes() == WEIGHTS["engine"] and (fast / "generator/model.onnx").exists()
+
+
+def test_another_device_is_refused(clone: FakeCheckout) -> None:
+    assert "DEVICE is rocm: set it to cpu or cuda" in refused(clone.run("setup", DEVICE="rocm"))
+
+
 # --- failures ----------------------------------------------------------------
 
 
@@ -315,6 +342,9 @@ def test_pins_hold_no_addresses_and_every_recipe_resolves() -> None:
     components = Catalogue(here, sources).components(Catalogue(here, sources).models)
     assert {item.model for item in components} >= {"alpha-4o-mini", "beta-3-haiku"}
     assert all(len(item.fingerprint) == 64 for item in components)
+    everything = Catalogue(here, sources).components(Catalogue(here, sources).models, "cuda")
+    half = {(item.name, item.recipe["recipe"]) for item in everything if item.device == "cuda"}
+    assert half == {("generator", "decoder_half"), ("text", "encoder_half")}
     assert environment.runtime_source(sources) in sources.runtime.values()
     for source in (sources.get(item.source.name) for item in components):
         for file in source.files:

@@ -12,10 +12,11 @@ use std::{
 use clap::Args;
 use time::OffsetDateTime;
 
-use super::compose::Composer;
+use super::compose::{Composer, placed};
 use crate::{
     access::{KeyStore, RedisOptions, probe_redis},
     config::{Config, ConfigError, ServeFlags},
+    domain::Device,
     http::Tls,
     registry::{Registry, Release},
     runtime::Runtime,
@@ -155,11 +156,19 @@ fn examine(config: &Config, report: &mut Report) {
     let runtime = report.add("runtime", Runtime::load(&config.runtime_library, config.threads.get()), |runtime| {
         format!("{} threads, {}", config.threads, runtime.build_info())
     });
+    let runtime = runtime.and_then(|runtime| {
+        report.add("device", placed(runtime, config.device), |(runtime, passed_over)| match passed_over {
+            Some(error) => format!("{}, because {error}", runtime.device()),
+            None => runtime.device().to_string(),
+        })
+    });
+    let device = runtime.as_ref().map_or(Device::Cpu, |(runtime, _)| runtime.device());
     let start = Instant::now();
-    let registry = report.add("checksums", Registry::open(&config.models_dir, &config.models), |registry| {
+    let registry = Registry::open_for(device, &config.models_dir, &config.models);
+    let registry = report.add("checksums", registry, |registry| {
         format!("{} models verified in {:.1} s", registry.iter().count(), start.elapsed().as_secs_f32())
     });
-    let (Some(runtime), Some(registry)) = (runtime, registry) else { return };
+    let (Some((runtime, _)), Some(registry)) = (runtime, registry) else { return };
     let Some(metrics) = report.add("metrics", Metrics::new(), |_| "registered".into()) else { return };
     let services = Composer::new(config, runtime, Arc::clone(&metrics)).services(&registry);
     let Some(services) = report.add("models", services, |_| "loaded".into()) else { return };

@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use anyhow::Context as _;
 use tokio::net::TcpListener;
 
-use super::compose::Composer;
+use super::compose::{Composer, placed, text_budget};
 use crate::{
     access::{Fallback, KeyStore, Limiter, MemoryLimiter, RedisLimiter},
     config::{Config, LogFormat},
@@ -31,9 +31,15 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
     let keys = Arc::new(open_keys(config)?);
     let tls = open_tls(config)?;
     let metrics = Metrics::new().context("cannot set up metrics")?;
-    let registry = Registry::open(&config.models_dir, &config.models)?;
     let runtime = Runtime::load(&config.runtime_library, config.threads.get())?;
     tracing::info!(threads = config.threads, library = runtime.build_info(), "runtime loaded");
+    let (runtime, passed_over) = placed(runtime, config.device)?;
+    if let Some(error) = passed_over {
+        tracing::warn!(%error, "device = auto: the models compute on the CPU");
+    }
+    let device = runtime.device();
+    tracing::info!(%device, "device chosen");
+    let registry = Registry::open_for(device, &config.models_dir, &config.models)?;
     workers(config.threads.get()).build_global().context("cannot start the pool")?;
     let services = Arc::new(Composer::new(config, runtime, Arc::clone(&metrics)).services(&registry)?);
 
@@ -63,7 +69,7 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
         if let Some(tls) = tls.clone() {
             every_round(&lifecycle, &metrics, "tls", move || _ = tls.reload_if_changed());
         }
-        if config.batch_tokens.is_none() {
+        if text_budget(config, device).is_none() {
             let (services, soft) = (Arc::clone(&services), lifecycle.soft().clone());
             lifecycle.spawn(async move { _ = soft.run_until_cancelled(services.calibrate()).await });
         }

@@ -119,6 +119,29 @@ pub enum LogFormat {
     Text,
 }
 
+/// How generators guess tokens ahead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Speculation {
+    /// Not at all.
+    #[default]
+    Off,
+    /// From what followed the same words in the prompt.
+    Lookup,
+}
+
+/// What models are to compute on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// The CPU. The default, because a device that is merely there should not change answers: they differ in their
+    /// last digits, and replicas of one service would differ from one another.
+    #[default]
+    Cpu,
+    /// A GPU; without one nothing starts.
+    Cuda,
+    /// A GPU where one can be used, the CPU where not.
+    Auto,
+}
+
 /// Where the files of TLS are. Their contents are judged by who reads them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
@@ -150,6 +173,8 @@ pub struct Config {
     pub models_dir: PathBuf,
     /// The ONNX Runtime shared library.
     pub runtime_library: PathBuf,
+    /// What models are to compute on.
+    pub device: DeviceChoice,
     /// Identifiers to serve; those not installed answer 501.
     pub models: Vec<ModelId>,
     /// File of the API keys.
@@ -168,7 +193,7 @@ pub struct Config {
     pub shutdown_grace: Duration,
     /// Text windows that may wait for classification.
     pub text_queue: usize,
-    /// Most tokens in a batch, padding counted; measured where none is set.
+    /// Most tokens in a batch, padding counted; left to the device where none is set.
     pub batch_tokens: Option<usize>,
     /// How long a batch waits for company.
     pub batch_wait: Duration,
@@ -178,6 +203,10 @@ pub struct Config {
     pub generator_slots: usize,
     /// Generations that may wait.
     pub generator_queue: usize,
+    /// Most tokens of a prompt computed between two steps of other generations.
+    pub prefill_tokens: usize,
+    /// How generators guess tokens ahead.
+    pub speculation: Speculation,
     /// Images that may wait.
     pub image_queue: usize,
     /// Connections open at once.
@@ -301,6 +330,8 @@ fn rule(setting: &Setting) -> String {
         (_, "redis_prefix") => {
             format!("a text of 1 to {MAX_PREFIX_CHARACTERS} visible ASCII characters without spaces")
         }
+        (_, "speculation") => "lookup or off".to_owned(),
+        (_, "device") => "cpu, cuda or auto".to_owned(),
         (_, "log_format") => "json or text".to_owned(),
         (_, "otlp_endpoint") => "http://HOST:PORT, such as http://127.0.0.1:4318, or empty".to_owned(),
         _ => "a text that is not empty".to_owned(),
@@ -322,6 +353,7 @@ impl Validator<'_> {
             tls: self.tls(raw.tls_certificate_file, raw.tls_key_file, raw.tls_client_ca_file)?,
             models_dir: self.path("models_dir", raw.models_dir, "models")?,
             runtime_library: self.path("runtime_library", raw.runtime_library, "runtime/libonnxruntime.so")?,
+            device: self.device(raw.device.as_deref())?,
             models: self.models(raw.models)?,
             keys_file: self.path("keys_file", raw.keys_file, "keys.json")?,
             api_key: self.api_key(raw.api_key)?,
@@ -336,6 +368,8 @@ impl Validator<'_> {
             moderation_cache,
             generator_slots: self.number("generator_slots", raw.generator_slots)?,
             generator_queue: self.number("generator_queue", raw.generator_queue)?,
+            prefill_tokens: self.number("prefill_tokens", raw.prefill_tokens)?,
+            speculation: self.speculation(raw.speculation.as_deref())?,
             image_queue: self.number("image_queue", raw.image_queue)?,
             max_connections: self.number("max_connections", raw.max_connections)?,
             header_timeout: Duration::from_millis(self.number("header_timeout_ms", raw.header_timeout_ms)?),
@@ -465,6 +499,23 @@ impl Validator<'_> {
         Ok(server.map(|server| RedisOptions { server, ca_file, prefix, timeout, replicas }))
     }
 
+    fn speculation(&self, value: Option<&str>) -> Result<Speculation, ConfigError> {
+        match value {
+            None | Some("off") => Ok(Speculation::Off),
+            Some("lookup") => Ok(Speculation::Lookup),
+            Some(_) => Err(self.invalid("speculation")),
+        }
+    }
+
+    fn device(&self, value: Option<&str>) -> Result<DeviceChoice, ConfigError> {
+        match value {
+            None | Some("cpu") => Ok(DeviceChoice::Cpu),
+            Some("cuda") => Ok(DeviceChoice::Cuda),
+            Some("auto") => Ok(DeviceChoice::Auto),
+            Some(_) => Err(self.invalid("device")),
+        }
+    }
+
     fn log_format(&self, value: Option<&str>) -> Result<LogFormat, ConfigError> {
         match value {
             None | Some("json") => Ok(LogFormat::Json),
@@ -527,6 +578,7 @@ mod tests {
         assert_eq!(config.tls, None);
         assert_eq!(config.models_dir, Path::new("models"));
         assert_eq!(config.runtime_library, Path::new("runtime/libonnxruntime.so"));
+        assert_eq!(config.device, DeviceChoice::Cpu);
         assert_eq!(config.models, ModelId::ALL);
         assert_eq!(config.keys_file, Path::new("keys.json"));
         assert!(config.api_key.is_none());
@@ -540,6 +592,7 @@ mod tests {
         let cache = CacheBounds { entries: 10_000, age: Duration::from_mins(1) };
         assert_eq!(config.moderation_cache, Some(cache));
         assert_eq!((config.generator_slots, config.generator_queue, config.image_queue), (8, 64, 32));
+        assert_eq!((config.prefill_tokens, config.speculation), (16, Speculation::Off));
         assert_eq!((config.max_connections, config.header_timeout), (1024, Duration::from_secs(10)));
         assert!(config.playground);
         assert_eq!((config.log_format, config.log.as_str()), (LogFormat::Json, "info"));
@@ -590,6 +643,20 @@ mod tests {
         let bounds = CacheBounds { entries: 5, age: Duration::from_secs(2) };
         assert_eq!(cache("moderation_cache_entries = 5", &["--moderation-cache-seconds", "2"]), Ok(Some(bounds)));
         assert!(cache("moderation_cache = false\nmoderation_cache_entries = 0", &[]).is_err());
+    }
+
+    #[test]
+    fn the_device_is_one_of_three_words() {
+        let device = |toml: &str, flags: &[&str]| load(Some(toml), &[], flags).map(|config| config.device);
+        assert_eq!(device("device = 'auto'", &[]), Ok(DeviceChoice::Auto));
+        assert_eq!(device("device = 'auto'", &["--device", "cuda"]), Ok(DeviceChoice::Cuda));
+        assert_eq!(device("device = 'cuda'", &["--device", "cpu"]), Ok(DeviceChoice::Cpu));
+        for wrong in ["gpu", "CUDA", "cuda:1", ""] {
+            assert_eq!(
+                refusal(None, &[], &["--device", wrong]),
+                "device, set by the flag --device, must be cpu, cuda or auto; correct or remove it"
+            );
+        }
     }
 
     #[test]
@@ -759,6 +826,11 @@ mod tests {
             refusal(Some("log_format = 'xml'"), &[], &[]),
             "log_format, set by the file DIR/dichroic.toml, must be json or text; correct or remove it"
         );
+        assert_eq!(
+            refusal(Some("speculation = 'draft'"), &[], &[]),
+            "speculation, set by the file DIR/dichroic.toml, must be lookup or off; correct or remove it"
+        );
+        assert_eq!(load(None, &[("DICHROIC_SPECULATION", "lookup")], &[]).unwrap().speculation, Speculation::Lookup);
         assert_eq!(
             refusal(Some("[server]\nlisten = 1"), &[], &[]),
             "server in the file DIR/dichroic.toml is no setting; `dichroic serve --help` lists them"

@@ -93,13 +93,14 @@ const fn number_or_auto(name: &'static str, min: u64, max: u64) -> Setting {
 pub const SECRETS: [&str; 3] = ["api_key", "redis_url", "redis_password"];
 
 /// Every setting, in the order of the help.
-pub const SETTINGS: [Setting; 34] = [
+pub const SETTINGS: [Setting; 37] = [
     text("listen"),
     text("tls_certificate_file"),
     text("tls_key_file"),
     text("tls_client_ca_file"),
     text("models_dir"),
     text("runtime_library"),
+    text("device"),
     Setting { name: "models", kind: Kind::List },
     text("keys_file"),
     text("api_key"),
@@ -122,6 +123,9 @@ pub const SETTINGS: [Setting; 34] = [
     number("moderation_cache_seconds", 60, 1, 3_600),
     number("generator_slots", 8, 1, 256),
     number("generator_queue", 64, 1, 65_536),
+    // A prompt is not cut into single tokens, nor into more than the decoder computes at once.
+    number("prefill_tokens", 16, 4, 256),
+    text("speculation"),
     number("image_queue", 32, 1, 65_536),
     number("max_connections", 1_024, 1, 1_000_000),
     number("header_timeout_ms", 10_000, 100, 600_000),
@@ -141,6 +145,7 @@ pub(super) struct RawConfig {
     pub(super) tls_client_ca_file: Option<PathBuf>,
     pub(super) models_dir: Option<PathBuf>,
     pub(super) runtime_library: Option<PathBuf>,
+    pub(super) device: Option<String>,
     pub(super) models: Option<Vec<String>>,
     pub(super) keys_file: Option<PathBuf>,
     #[serde(default, deserialize_with = "secret")]
@@ -165,6 +170,8 @@ pub(super) struct RawConfig {
     pub(super) moderation_cache_seconds: Option<u64>,
     pub(super) generator_slots: Option<u64>,
     pub(super) generator_queue: Option<u64>,
+    pub(super) prefill_tokens: Option<u64>,
+    pub(super) speculation: Option<String>,
     pub(super) image_queue: Option<u64>,
     pub(super) max_connections: Option<u64>,
     pub(super) header_timeout_ms: Option<u64>,
@@ -234,6 +241,11 @@ pub struct ServeFlags {
     /// [default: runtime/libonnxruntime.so] [env: DICHROIC_RUNTIME_LIBRARY]
     #[arg(long, value_name = "PATH")]
     pub runtime_library: Option<PathBuf>,
+    /// What models compute on: cpu; cuda, a GPU, without which nothing starts; or auto, a GPU where one can be used and
+    /// the CPU where not. GPUs need the runtime library and the models of `make setup DEVICE=cuda`
+    /// [default: cpu] [env: DICHROIC_DEVICE]
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
     /// Identifiers to serve, separated by commas [default: every installed one] [env: DICHROIC_MODELS]
     #[arg(long, value_name = "ID,...", value_delimiter = ',')]
     pub models: Option<Vec<String>>,
@@ -279,7 +291,7 @@ pub struct ServeFlags {
     #[arg(long, value_name = "N")]
     pub text_queue: Option<u64>,
     /// Most tokens, padding counted, that a text classifier takes at once; auto measures it on this machine, after the
-    /// start and while nothing waits [default: auto] [env: DICHROIC_BATCH_TOKENS]
+    /// start and while nothing waits, and is 16384 on a GPU [default: auto] [env: DICHROIC_BATCH_TOKENS]
     #[arg(long, value_name = "N")]
     pub batch_tokens: Option<NumberOrAuto>,
     /// How long a batch waits for company, in microseconds; 0 for not at all
@@ -304,6 +316,14 @@ pub struct ServeFlags {
     /// [default: 64] [env: DICHROIC_GENERATOR_QUEUE]
     #[arg(long, value_name = "N")]
     pub generator_queue: Option<u64>,
+    /// Most tokens of a new text that a generator takes in at once while others are being answered: less delays those
+    /// less, and the new one more [default: 16] [env: DICHROIC_PREFILL_TOKENS]
+    #[arg(long, value_name = "N")]
+    pub prefill_tokens: Option<u64>,
+    /// Whether generators guess their next words from the text and verify several at once: lookup or off
+    /// [default: off] [env: DICHROIC_SPECULATION]
+    #[arg(long, value_name = "KIND")]
+    pub speculation: Option<String>,
     /// Images that may wait before requests are refused with 429 [default: 32] [env: DICHROIC_IMAGE_QUEUE]
     #[arg(long, value_name = "N")]
     pub image_queue: Option<u64>,

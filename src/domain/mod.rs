@@ -3,6 +3,7 @@
 //! Owns every rule that needs no I/O. Refuses tokio, axum, ort, image, the clock and the file system.
 //! Runs on whichever thread calls it.
 
+pub mod device;
 pub mod expression;
 pub mod fixed;
 pub mod image;
@@ -17,6 +18,7 @@ pub mod text;
 pub mod usage;
 
 pub use self::image::{ImageBytes, ImageFieldError};
+pub use device::Device;
 pub use expression::{Expressibility, Polarity, Prism};
 pub use fixed::Fixed;
 pub use input::{Grouping, InputError, ModerationInput, Part};

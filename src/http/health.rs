@@ -54,14 +54,14 @@ struct ModelReport {
     ready: bool,
     /// The hash of the model's manifest, which holds those of its files.
     sha256: String,
-    /// What it runs on.
+    /// What it computes on: `cpu`, or `cuda`, a GPU.
     #[schema(example = "cpu")]
     device: &'static str,
 }
 
 impl From<ModelStatus> for ModelReport {
     fn from(ModelStatus { id, component, ready, sha256, device }: ModelStatus) -> Self {
-        Self { id: id.as_str(), component, ready, sha256, device }
+        Self { id: id.as_str(), component, ready, sha256, device: device.as_str() }
     }
 }
 

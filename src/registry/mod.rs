@@ -1,6 +1,7 @@
 //! Which identifiers have which verified models on this machine.
 //!
-//! Owns the folder layout `<models>/<identifier>/build/<component>/`. A component whose folder is absent is not
+//! Owns the folder layout `<models>/<identifier>/build/<component>/`, and `build-cuda` beside `build` for what was built
+//! for GPUs. A component whose folder is absent is not
 //! installed; one that is present but damaged is an error, never silently skipped. Runs on the starting thread.
 
 pub mod bundle;
@@ -19,7 +20,7 @@ pub use bundle::{Bundle, BundleError, Unverified};
 pub use manifest::Kind;
 pub use release::{Release, ReleaseError};
 
-use crate::domain::ModelId;
+use crate::domain::{Device, ModelId};
 
 /// The models behind an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -75,11 +76,28 @@ pub fn folder(models: &Path, id: ModelId, component: ComponentName) -> PathBuf {
 /// # Errors
 /// [`BundleError`] for a manifest that is missing, malformed, or of another component.
 pub fn installed(models: &Path, id: ModelId, component: ComponentName) -> Result<Option<Unverified>, BundleError> {
-    let dir = folder(models, id, component);
+    read(&folder(models, id, component), component)
+}
+
+/// As [`installed`], for one device: on a GPU the component that was built for it, where there is one.
+fn installed_for(
+    device: Device,
+    models: &Path,
+    id: ModelId,
+    component: ComponentName,
+) -> Result<Option<Unverified>, BundleError> {
+    let own = match device {
+        Device::Cpu => None,
+        Device::Cuda => read(&models.join(id.as_str()).join("build-cuda").join(component.as_str()), component)?,
+    };
+    own.map_or_else(|| installed(models, id, component), |found| Ok(Some(found)))
+}
+
+fn read(dir: &Path, component: ComponentName) -> Result<Option<Unverified>, BundleError> {
     if !dir.is_dir() {
         return Ok(None);
     }
-    let found = Unverified::read(&dir)?;
+    let found = Unverified::read(dir)?;
     if found.manifest().kind != component.kind() {
         return Err(BundleError::Malformed {
             path: dir.join(bundle::MANIFEST),
@@ -96,15 +114,23 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Opens what is installed below `models` for the given identifiers.
+    /// Opens what is installed below `models` for the given identifiers on the CPU.
     ///
     /// # Errors
     /// The first [`BundleError`]: a damaged model must stop the start, not shrink the service.
     pub fn open(models: &Path, identifiers: &[ModelId]) -> Result<Self, BundleError> {
+        Self::open_for(Device::Cpu, models, identifiers)
+    }
+
+    /// As [`open`](Self::open), for one device.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_for(device: Device, models: &Path, identifiers: &[ModelId]) -> Result<Self, BundleError> {
         let mut registry = Self::default();
         for &id in identifiers {
             for component in ComponentName::ALL {
-                if let Some(found) = installed(models, id, component)? {
+                if let Some(found) = installed_for(device, models, id, component)? {
                     registry.insert(id, component, found.verified()?);
                 }
             }
@@ -135,5 +161,44 @@ impl Registry {
     /// Whether nothing is installed.
     pub fn is_empty(&self) -> bool {
         self.bundles.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Puts a fixture where set-up would, under a name.
+    fn put(fixture: &str, name: &str, dir: &Path) {
+        fs::create_dir_all(dir).unwrap();
+        for entry in fs::read_dir(Path::new("tests/fixtures").join(fixture)).unwrap() {
+            let path = entry.unwrap().path();
+            fs::copy(&path, dir.join(path.file_name().unwrap())).unwrap();
+        }
+        let manifest = fs::read_to_string(dir.join(bundle::MANIFEST)).unwrap();
+        let mut manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+        manifest["name"] = name.into();
+        fs::write(dir.join(bundle::MANIFEST), manifest.to_string()).unwrap();
+    }
+
+    #[test]
+    fn a_gpu_gets_what_was_built_for_it_and_the_rest_as_it_is() {
+        let models = tempfile::tempdir().unwrap();
+        let alpha = models.path().join("alpha-4o-mini");
+        put("tiny-text", "for the CPU", &alpha.join("build/text"));
+        put("tiny-text", "for a GPU", &alpha.join("build-cuda/text"));
+        put("tiny-image", "for both", &alpha.join("build/image"));
+        let names = |device| -> Vec<String> {
+            let registry = Registry::open_for(device, models.path(), &[ModelId::Alpha]).unwrap();
+            registry.iter().map(|(_, _, bundle)| bundle.manifest().name.clone()).collect()
+        };
+        assert_eq!(names(Device::Cpu), ["for the CPU", "for both"]);
+        assert_eq!(names(Device::Cuda), ["for a GPU", "for both"]);
+
+        fs::write(alpha.join("build-cuda/text/model.onnx"), "damaged").unwrap();
+        assert!(Registry::open_for(Device::Cuda, models.path(), &[ModelId::Alpha]).is_err());
+        assert_eq!(names(Device::Cpu), ["for the CPU", "for both"]);
     }
 }

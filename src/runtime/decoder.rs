@@ -2,8 +2,10 @@
 //!
 //! Graph contract (see `scripts/forge/decoder.py`): `input_ids` int64 `[batch, sequence]`, `seqlens_k` int32
 //! `[batch]` (tokens of the row after the pass, minus one), `total_sequence_length` int32 scalar (the longest row
-//! after the pass), `past.{layer}.{key,value}` and `present.…` bound to the same memory, `logits` float32
-//! `[batch, vocab]`. A pass is either one row with any number of tokens or many rows with one token each.
+//! after the pass), `past.{layer}.{key,value}` and `present.…`, float32 or for GPUs float16, bound to the same memory,
+//! `logits_at` int64 `[places]` (the positions of the pass whose logits are wanted; graphs without it give those of the
+//! last), `logits` float32 `[batch × places, vocab]`. A pass is either one row with any number of tokens or many rows
+//! with one token each.
 
 use std::collections::HashMap;
 
@@ -15,13 +17,24 @@ use ort::{
 
 use super::{
     Decode, Runtime, RuntimeError, Step,
-    kv::{KvCache, KvShape},
+    kv::{KvCache, KvElement, KvShape},
 };
+use crate::domain::Device;
 use crate::registry::{Bundle, manifest::GeneratorSpec};
 
 /// Tokens a prefill pass takes at once. The attention of a pass needs `heads × chunk × window` floats, so a long
 /// prompt is cut to keep that near 50 MB.
 const PREFILL_CHUNK: usize = 256;
+
+/// The input that has a default, so that a graph without it is called in the same way.
+const LOGITS_AT: &str = "logits_at";
+
+/// The positions of a pass whose logits are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    Last,
+    Each,
+}
 
 /// A generator: session, cache, and one binding for each set of rows in use.
 pub struct Decoder {
@@ -31,6 +44,10 @@ pub struct Decoder {
     session: Session,
     spec: GeneratorSpec,
     rows: usize,
+    /// Whether the graph can tell the logits of other positions than the last.
+    tells_each: bool,
+    /// Why the cache cannot be trusted any more: a copy in it failed, as only a GPU's can. No pass reads it again.
+    broken: Option<RuntimeError>,
 }
 
 impl Decoder {
@@ -44,19 +61,26 @@ impl Decoder {
             .generator
             .clone()
             .ok_or_else(|| RuntimeError::Load("the bundle is no generator".into()))?;
-        let shape =
-            KvShape { layers: spec.layers, rows, heads: spec.kv_heads, window: spec.window, width: spec.head_dim };
-        Ok(Self {
-            bindings: HashMap::new(),
-            cache: KvCache::new(shape)?,
-            session: runtime.open(&bundle.graph())?,
-            spec,
-            rows,
-        })
+        let session = runtime.open(&bundle.graph())?;
+        let element = KvElement::of(&session)?;
+        if runtime.device() == Device::Cuda && element == KvElement::Single {
+            tracing::warn!(
+                name = bundle.manifest().name,
+                "this generator was built for the CPU, which computes much of it; `make models DEVICE=cuda` builds it \
+                 for a GPU"
+            );
+        }
+        let GeneratorSpec { layers, kv_heads: heads, window, head_dim: width, .. } = spec;
+        let cache = KvCache::new(KvShape { layers, rows, heads, window, width, element }, runtime.device())?;
+        let tells_each = session.overridable_initializers().iter().any(|input| input.name() == LOGITS_AT);
+        Ok(Self { bindings: HashMap::new(), cache, session, spec, rows, tells_each, broken: None })
     }
 
     /// One pass over rows `start..start + past.len()`; `tokens` is `[rows, sequence]` flattened.
-    fn pass(&mut self, start: usize, past: &[usize], tokens: &[u32]) -> Result<Vec<f32>, RuntimeError> {
+    fn pass(&mut self, start: usize, past: &[usize], tokens: &[u32], wanted: Wanted) -> Result<Vec<f32>, RuntimeError> {
+        if let Some(error) = &self.broken {
+            return Err(error.clone());
+        }
         let count = past.len();
         let sequence = tokens.len() / count.max(1);
         let after: Vec<usize> = past.iter().map(|past| past + sequence).collect();
@@ -67,12 +91,20 @@ impl Decoder {
         let binding = match self.bindings.entry((start, count)) {
             std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::hash_map::Entry::Vacant(entry) => {
-                let mut binding = self.cache.bind(&self.session, start, count)?;
-                let host = MemoryInfo::new(AllocationDevice::CPU, 0, AllocatorType::Device, MemoryType::CPUOutput)?;
-                binding.bind_output_to_device("logits", &host)?;
-                entry.insert(binding)
+                entry.insert(self.cache.bind(&self.session, start, count)?)
             }
         };
+        // Anew for each pass: the tensor of the last one is written to again otherwise, and may be of another size.
+        let host = MemoryInfo::new(AllocationDevice::CPU, 0, AllocatorType::Device, MemoryType::CPUOutput)?;
+        binding.bind_output_to_device("logits", &host)?;
+        let places: Vec<i64> = match wanted {
+            Wanted::Last => vec![-1],
+            Wanted::Each => (0_i64..).take(sequence).collect(),
+        };
+        let told = count * places.len();
+        if self.tells_each {
+            binding.bind_input(LOGITS_AT, &Tensor::from_array(([places.len()], places))?)?;
+        }
         let ids: Vec<i64> = tokens.iter().map(|&token| i64::from(token)).collect();
         binding.bind_input("input_ids", &Tensor::from_array(([count, sequence], ids))?)?;
         binding.bind_input(
@@ -83,7 +115,7 @@ impl Decoder {
         let outputs = self.session.run_binding(binding)?;
         let logits = outputs.get("logits").ok_or_else(|| RuntimeError::Shape("no logits".into()))?;
         let (shape, values) = logits.try_extract_tensor::<f32>()?;
-        if values.len() == count * self.spec.vocab {
+        if values.len() == told * self.spec.vocab {
             Ok(values.to_vec())
         } else {
             Err(RuntimeError::Shape(format!("logits {shape:?}")))
@@ -104,7 +136,7 @@ impl Decode for Decoder {
         let mut done = past;
         let mut logits = Vec::new();
         for chunk in tokens.chunks(PREFILL_CHUNK) {
-            logits = self.pass(row, &[done], chunk)?;
+            logits = self.pass(row, &[done], chunk, Wanted::Last)?;
             done += chunk.len();
         }
         Ok(logits)
@@ -113,12 +145,21 @@ impl Decode for Decoder {
     fn step(&mut self, steps: &[Step]) -> Result<Vec<Vec<f32>>, RuntimeError> {
         let past: Vec<usize> = steps.iter().map(|step| step.past).collect();
         let tokens: Vec<u32> = steps.iter().map(|step| step.token).collect();
-        let logits = self.pass(0, &past, &tokens)?;
+        let logits = self.pass(0, &past, &tokens, Wanted::Last)?;
         Ok(logits.chunks(self.spec.vocab).map(<[f32]>::to_vec).collect())
     }
 
+    fn verify(&mut self, row: usize, past: usize, tokens: &[u32]) -> Result<Vec<Vec<f32>>, RuntimeError> {
+        let logits = self.pass(row, &[past], tokens, Wanted::Each)?;
+        Ok(logits.chunks(self.spec.vocab).map(<[f32]>::to_vec).collect())
+    }
+
+    fn verifies(&self) -> bool {
+        self.tells_each
+    }
+
     fn copy(&mut self, from: usize, to: usize, length: usize) {
-        self.cache.copy(from, to, length);
+        self.broken = self.cache.copy(from, to, length).err().or_else(|| self.broken.take());
     }
 }
 

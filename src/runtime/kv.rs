@@ -2,6 +2,9 @@
 //!
 //! The graph reads its past from and writes its present to the same buffer, so nothing is copied a step. The safe
 //! binding would copy a borrowed tensor, hence the raw calls; this is the only file that may hold `unsafe`.
+//!
+//! The buffers lie where the graph's attention computes: in the host's memory, or for a graph in half precision on a
+//! GPU in that GPU's. [`KvCache::new`] is the one place that decides.
 #![expect(unsafe_code, reason = "tensors over borrowed memory need the C interface; see the safety comments")]
 
 use std::ptr::{self, NonNull};
@@ -11,10 +14,11 @@ use ort::{
     memory::{AllocationDevice, Allocator, AllocatorType, MemoryInfo, MemoryType},
     session::{IoBinding, Session},
     sys,
-    value::{DynValue, Value},
+    value::{DynTensor, TensorElementType, Value},
 };
 
 use super::RuntimeError;
+use crate::domain::Device;
 
 /// Dimensions of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +28,7 @@ pub(super) struct KvShape {
     pub(super) heads: usize,
     pub(super) window: usize,
     pub(super) width: usize,
+    pub(super) element: KvElement,
 }
 
 impl KvShape {
@@ -31,26 +36,91 @@ impl KvShape {
     fn row(&self) -> usize {
         self.heads * self.window * self.width
     }
+
+    /// Bytes of some elements.
+    fn bytes(&self, elements: usize) -> usize {
+        elements * self.element.bytes()
+    }
+
+    /// The dimensions of a tensor over `count` rows.
+    fn dimensions(&self, count: usize) -> [i64; 4] {
+        [count, self.heads, self.window, self.width].map(|dimension| i64::try_from(dimension).unwrap_or(i64::MAX))
+    }
+}
+
+/// The numbers that a graph's cache holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KvElement {
+    /// Single precision: graphs for the CPU.
+    Single,
+    /// Half precision: graphs for GPUs.
+    Half,
+}
+
+impl KvElement {
+    /// What the graph of `session` takes as its past.
+    pub(super) fn of(session: &Session) -> Result<Self, RuntimeError> {
+        let past = session.inputs().iter().find(|input| input.name() == "past.0.key");
+        match past.and_then(|past| past.dtype().tensor_type()) {
+            Some(TensorElementType::Float32) => Ok(Self::Single),
+            Some(TensorElementType::Float16) => Ok(Self::Half),
+            other => Err(RuntimeError::Shape(format!("the graph's past is {other:?}"))),
+        }
+    }
+
+    fn bytes(self) -> usize {
+        match self {
+            Self::Single => 4,
+            Self::Half => 2,
+        }
+    }
+
+    fn tensor(self) -> TensorElementType {
+        match self {
+            Self::Single => TensorElementType::Float32,
+            Self::Half => TensorElementType::Float16,
+        }
+    }
+}
+
+/// The memory behind a cache.
+enum Buffers {
+    /// Words of four bytes, which hold one number or two.
+    Host(Vec<Box<[f32]>>),
+    /// Tensors `[rows, heads, window, width]` in the memory of a GPU.
+    Cuda(Vec<DynTensor>),
 }
 
 /// Key and value buffers `[rows, heads, window, width]`, two a layer.
 ///
-/// The memory is asked for zeroed and untouched pages cost nothing, so a wide window is paid for only when used.
+/// The host's memory is asked for zeroed and untouched pages cost nothing, so a wide window is paid for only when used.
+/// A GPU's memory is taken whole.
 pub(super) struct KvCache {
     shape: KvShape,
     /// Key of layer 0, value of layer 0, key of layer 1, … Never resized: bindings point into it.
-    buffers: Vec<Box<[f32]>>,
+    buffers: Buffers,
     memory: MemoryInfo<'static>,
 }
 
 impl KvCache {
-    pub(super) fn new(shape: KvShape) -> Result<Self, RuntimeError> {
-        let length = shape.rows * shape.row();
-        Ok(Self {
-            shape,
-            buffers: (0..shape.layers * 2).map(|_| vec![0.0; length].into_boxed_slice()).collect(),
-            memory: MemoryInfo::new(AllocationDevice::CPU, 0, AllocatorType::Device, MemoryType::Default)?,
-        })
+    pub(super) fn new(shape: KvShape, device: Device) -> Result<Self, RuntimeError> {
+        let buffers = 0..shape.layers * 2;
+        // CUDA's attention knows half precision alone. In a graph of single precision it falls to the CPU, also where
+        // the rest computes on a GPU, and the cache belongs to it.
+        let (buffers, place) = if device == Device::Cuda && shape.element == KvElement::Half {
+            let zeroed = DynTensor::new(&Allocator::default(), shape.element.tensor(), shape.dimensions(shape.rows))?;
+            let copies = buffers.map(|_| zeroed.to(AllocationDevice::CUDA, 0)).collect::<Result<_, _>>()?;
+            (Buffers::Cuda(copies), AllocationDevice::CUDA)
+        } else {
+            // Each token starts with a word, so that tokens can be copied as words.
+            if !shape.bytes(shape.width).is_multiple_of(size_of::<f32>()) {
+                return Err(RuntimeError::Shape(format!("a KV cache of half precision {} wide", shape.width)));
+            }
+            let words = shape.bytes(shape.rows * shape.row()) / size_of::<f32>();
+            let zeroed = buffers.map(|_| vec![0.0; words].into_boxed_slice()).collect();
+            (Buffers::Host(zeroed), AllocationDevice::CPU)
+        };
+        Ok(Self { shape, buffers, memory: MemoryInfo::new(place, 0, AllocatorType::Device, MemoryType::Default)? })
     }
 
     /// A binding whose past and present are rows `start..start + count` of every buffer.
@@ -69,37 +139,56 @@ impl KvCache {
     }
 
     /// Copies the first `length` tokens of row `from` over row `to`, in every buffer and head.
-    pub(super) fn copy(&mut self, from: usize, to: usize, length: usize) {
-        let KvShape { heads, window, width, .. } = self.shape;
-        let row = self.shape.row();
-        for buffer in &mut self.buffers {
-            for head in 0..heads {
-                let source = from * row + head * window * width;
-                buffer.copy_within(source..source + length * width, to * row + head * window * width);
+    ///
+    /// # Errors
+    /// [`RuntimeError`] when a GPU fails; row `to` is then undefined.
+    pub(super) fn copy(&mut self, from: usize, to: usize, length: usize) -> Result<(), RuntimeError> {
+        let KvShape { heads, window, layers, .. } = self.shape;
+        match &mut self.buffers {
+            Buffers::Host(buffers) => {
+                let token = self.shape.bytes(self.shape.width) / size_of::<f32>();
+                let row = heads * window * token;
+                for buffer in buffers {
+                    for head in 0..heads {
+                        let source = from * row + head * window * token;
+                        buffer.copy_within(source..source + length * token, to * row + head * window * token);
+                    }
+                }
+            }
+            // Whole rows, because a copy is one piece of memory: the tokens behind `length` are never read.
+            Buffers::Cuda(_) => {
+                for buffer in 0..layers * 2 {
+                    let (source, target) = (self.view(buffer, from, 1)?, self.view(buffer, to, 1)?);
+                    source.copy_into(target)?;
+                }
             }
         }
+        Ok(())
     }
 
-    fn view(&mut self, buffer: usize, start: usize, count: usize) -> Result<DynValue, RuntimeError> {
-        let KvShape { heads, window, width, .. } = self.shape;
-        let row = self.shape.row();
-        let slice = self
-            .buffers
-            .get_mut(buffer)
-            .and_then(|buffer| buffer.get_mut(start * row..(start + count) * row))
+    /// Rows `start..start + count` of a buffer as a tensor that borrows them.
+    fn view(&mut self, buffer: usize, start: usize, count: usize) -> Result<DynTensor, RuntimeError> {
+        let memory = match &mut self.buffers {
+            Buffers::Host(buffers) => buffers.get_mut(buffer).map(|words| words.as_mut_ptr().cast::<u8>()),
+            Buffers::Cuda(buffers) => buffers.get_mut(buffer).map(|tensor| tensor.data_ptr_mut().cast::<u8>()),
+        };
+        let memory = memory
+            .filter(|_| start + count <= self.shape.rows)
             .ok_or_else(|| RuntimeError::Shape("rows outside the KV cache".into()))?;
-        let dimensions = [count, heads, window, width].map(|dimension| i64::try_from(dimension).unwrap_or(i64::MAX));
+        let first = memory.wrapping_add(self.shape.bytes(start * self.shape.row()));
+        let dimensions = self.shape.dimensions(count);
         let mut value: *mut sys::OrtValue = ptr::null_mut();
-        // SAFETY: the slice is live, writable and as long as the dimensions say; ONNX Runtime only records the
-        // pointer. The box behind it is never resized or moved, and `Decoder` drops every binding before the cache.
+        // SAFETY: the buffer has `rows` rows in the memory that `self.memory` names, so the rows asked for are live,
+        // writable and as long as the dimensions say; ONNX Runtime only records the pointer. The box or tensor behind
+        // it is never resized or moved, and `Decoder` drops every binding before the cache.
         let status = unsafe {
             (ort::api().CreateTensorWithDataAsOrtValue)(
                 self.memory.ptr(),
-                slice.as_mut_ptr().cast(),
-                size_of_val(slice),
+                first.cast(),
+                self.shape.bytes(count * self.shape.row()),
                 dimensions.as_ptr(),
                 dimensions.len(),
-                sys::ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,
+                self.shape.element.tensor().into(),
                 &raw mut value,
             )
         };

@@ -64,6 +64,17 @@ pub trait Decode: Send + 'static {
     /// [`RuntimeError`]; all these rows are then undefined.
     fn step(&mut self, steps: &[Step]) -> Result<Vec<Vec<f32>>, RuntimeError>;
 
+    /// Appends `tokens` to a row that already holds `past` tokens; answers the logits `[vocab]` after each of them.
+    ///
+    /// Those that the caller then takes back by a smaller `past` are written over.
+    ///
+    /// # Errors
+    /// [`RuntimeError`]; the row is then undefined.
+    fn verify(&mut self, row: usize, past: usize, tokens: &[u32]) -> Result<Vec<Vec<f32>>, RuntimeError>;
+
+    /// Whether [`Decode::verify`] can be called.
+    fn verifies(&self) -> bool;
+
     /// Copies the first `length` tokens of the cache of row `from` over row `to`.
     fn copy(&mut self, from: usize, to: usize, length: usize);
 }
@@ -85,6 +96,12 @@ pub enum RuntimeError {
         "cannot load ONNX Runtime: {0}; run `make setup`, or point runtime_library at libonnxruntime.so 1.24 or newer"
     )]
     Library(String),
+    /// There is no GPU to compute on.
+    #[error(
+        "no GPU can be used: {0}; `make setup DEVICE=cuda` installs the library for one, which also needs the driver \
+         (`nvidia-smi` shows it), CUDA 13 and cuDNN 9; device = \"cpu\" does without"
+    )]
+    Device(String),
     /// A model file could not be opened.
     #[error("cannot load the model: {0}")]
     Load(String),

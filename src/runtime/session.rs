@@ -8,10 +8,14 @@ use std::{
 
 use ort::{
     environment::{Environment, GlobalThreadPoolOptions},
+    ep::{ArenaExtendStrategy, CUDA, ExecutionProviderDispatch, cuda::ConvAlgorithmSearch},
+    memory::AllocationDevice,
     session::Session,
+    value::Tensor,
 };
 
 use super::RuntimeError;
+use crate::domain::Device;
 
 /// The library allows one environment a process, so it is kept for the process's life.
 static RUNTIME: OnceLock<Result<Environment, RuntimeError>> = OnceLock::new();
@@ -21,6 +25,7 @@ static RUNTIME: OnceLock<Result<Environment, RuntimeError>> = OnceLock::new();
 #[derive(Clone)]
 pub struct Runtime {
     environment: Environment,
+    device: Device,
 }
 
 impl Runtime {
@@ -35,7 +40,25 @@ impl Runtime {
                 Err(RuntimeError::Library(format!("{} is no ONNX Runtime of a fitting version", path.display())))
             })
         });
-        environment.clone().map(|environment| Self { environment })
+        environment.clone().map(|environment| Self { environment, device: Device::Cpu })
+    }
+
+    /// The same runtime with a GPU for its sessions, the first that the process sees (`CUDA_VISIBLE_DEVICES` says which
+    /// it sees).
+    ///
+    /// # Errors
+    /// [`RuntimeError::Device`], in the library's own words, when it has no CUDA provider, or finds none of CUDA's
+    /// libraries, no driver or no GPU.
+    pub fn on_cuda(self) -> Result<Self, RuntimeError> {
+        let device = |error: ort::Error| RuntimeError::Device(error.to_string());
+        // Registering the provider loads its libraries; only a copy into a GPU's memory proves a driver and a GPU.
+        Tensor::from_array(([1], vec![0.0_f32])).map_err(device)?.to(AllocationDevice::CUDA, 0).map_err(device)?;
+        Ok(Self { device: Device::Cuda, ..self })
+    }
+
+    /// What its sessions compute on.
+    pub fn device(&self) -> Device {
+        self.device
     }
 
     /// Version and build of the library.
@@ -54,8 +77,28 @@ impl Runtime {
             // Shapes change with every batch: patterns of past shapes would only hold memory.
             .with_memory_pattern(false)
             .map_err(|error| load(&error))?
+            .with_execution_providers(providers(self.device))
+            .map_err(|error| load(&error))?
             .commit_from_file(graph)
             .map_err(|error| load(&error))
+    }
+}
+
+/// What a session computes with before the CPU provider, which takes the nodes that nothing else has a kernel for.
+fn providers(device: Device) -> Vec<ExecutionProviderDispatch> {
+    let cuda = || {
+        CUDA::default()
+            // By default an arena doubles with each extension, and several sessions share a GPU's memory.
+            .with_arena_extend_strategy(ArenaExtendStrategy::SameAsRequested)
+            // The default tries every algorithm anew for each shape, and pages of pictures have all shapes.
+            .with_conv_algorithm_search(ConvAlgorithmSearch::Heuristic)
+            .build()
+            // Otherwise the library would fall back to the CPU and say nothing.
+            .error_on_failure()
+    };
+    match device {
+        Device::Cpu => Vec::new(),
+        Device::Cuda => vec![cuda()],
     }
 }
 

@@ -32,7 +32,8 @@ pub use writer::Writer;
 
 use crate::{
     domain::{
-        Category, Finding, ImageBytes, ModelId, ModerationInput, Operation, Prism, Threshold, ValidText, Verdict,
+        Category, Device, Finding, ImageBytes, ModelId, ModerationInput, Operation, Prism, Threshold, ValidText,
+        Verdict,
     },
     engine::{Batcher, EngineError},
     imaging::ImageError,
@@ -118,6 +119,8 @@ pub struct ServiceOptions {
     pub timeout: Duration,
     /// Pictures that may be decoded or wait for it.
     pub image_queue: usize,
+    /// What the models compute on.
+    pub device: Device,
 }
 
 /// Everything that handlers see.
@@ -220,16 +223,17 @@ impl Services {
 
     /// Whether every installed model answers, by work or a canary inference that is at most a few seconds old.
     pub async fn readiness(&self) -> Readiness {
-        self.readiness.check(&self.models).await
+        self.readiness.check(&self.models, self.options.device).await
     }
 
     /// Measures each text classifier, one after the other and only while nothing waits for it, and has it take batches
     /// of the size that suits this machine.
     pub async fn calibrate(&self) {
         for (id, text) in self.classifiers() {
-            match text.calibrate().await {
-                Some(found) => tracing::info!(%id, tokens = found.budget, measured = %found, "batch size chosen"),
-                None => tracing::warn!(%id, "the batch size could not be measured and stays as it is"),
+            if let Some(found) = text.calibrate().await {
+                tracing::info!(%id, tokens = found.budget, measured = %found, "batch size chosen");
+            } else {
+                tracing::warn!(%id, "the batch size could not be measured and stays as it is");
             }
         }
     }

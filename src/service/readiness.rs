@@ -9,7 +9,7 @@ use serde::Serialize;
 use tokio::sync::Mutex;
 
 use super::{Models, ServiceError};
-use crate::domain::ModelId;
+use crate::domain::{Device, ModelId};
 
 /// How long a success counts as proof: probes come often and must cost little, and on a busy server they must not wait
 /// in the queues of the very models that prove themselves by the work.
@@ -37,8 +37,8 @@ pub struct ModelStatus {
     pub ready: bool,
     /// SHA-256 of its manifest.
     pub sha256: String,
-    /// Where it runs.
-    pub device: &'static str,
+    /// What it computes on.
+    pub device: Device,
 }
 
 /// The last result and when it was found.
@@ -48,7 +48,7 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    pub(super) async fn check(&self, models: &BTreeMap<ModelId, Models>) -> Readiness {
+    pub(super) async fn check(&self, models: &BTreeMap<ModelId, Models>, device: Device) -> Readiness {
         // Held across the canaries: many probes at once cause one inference.
         let mut last = self.last.lock().await;
         if let Some((at, readiness)) = last.as_ref()
@@ -64,7 +64,7 @@ impl Probe {
                 // A full queue is work, not a fault.
                 ready: matches!(answer, Ok(()) | Err(ServiceError::Overloaded { .. })),
                 sha256: digest.to_owned(),
-                device: "cpu",
+                device,
             };
             if let Some(writer) = &models.writer {
                 let answer = if writer.answered_within(FRESH) { Ok(()) } else { writer.probe(PATIENCE).await };

@@ -47,6 +47,9 @@ pub struct Metrics {
     input_tokens: IntCounterVec,
     generated_tokens: IntCounterVec,
     prefix_hits: IntCounterVec,
+    shared_tokens: IntCounterVec,
+    guessed_tokens: IntCounterVec,
+    accepted_tokens: IntCounterVec,
     batch_tokens: IntGaugeVec,
     cache_hits: IntCounterVec,
     cache_misses: IntCounterVec,
@@ -78,6 +81,12 @@ pub struct ModelMetrics {
     pub generated_tokens: IntCounter,
     /// Prompts whose prefix was found in the cache.
     pub prefix_hits: IntCounter,
+    /// Prompt tokens taken over from a sequence of the same submission.
+    pub shared_tokens: IntCounter,
+    /// Tokens guessed by prompt lookup.
+    pub guessed_tokens: IntCounter,
+    /// Guessed tokens that the model would have written.
+    pub accepted_tokens: IntCounter,
     /// Most tokens that a pass of a text classifier takes, padding counted; 0 until they are set or measured.
     pub batch_tokens: IntGauge,
     /// Texts answered by what was said of the same text a moment ago, or is being said.
@@ -142,6 +151,13 @@ impl Metrics {
             input_tokens: make.counters("input_tokens_total", "Tokens of texts and prompts.", MODEL)?,
             generated_tokens: make.counters("generated_tokens_total", "Tokens generated.", MODEL)?,
             prefix_hits: make.counters("prefix_cache_hits_total", "Prompt prefixes found in the cache.", MODEL)?,
+            shared_tokens: make.counters(
+                "shared_prompt_tokens_total",
+                "Prompt tokens computed once for several answers of one request.",
+                MODEL,
+            )?,
+            guessed_tokens: make.counters("guessed_tokens_total", "Tokens guessed by prompt lookup.", MODEL)?,
+            accepted_tokens: make.counters("accepted_tokens_total", "Guessed tokens that were right.", MODEL)?,
             batch_tokens: make.gauges("batch_tokens", "Most tokens in a pass, padding counted.", MODEL)?,
             cache_hits: make.counters("moderation_cache_hits_total", "Texts answered from memory.", MODEL)?,
             cache_misses: make.counters("moderation_cache_misses_total", "Texts not found in memory.", MODEL)?,
@@ -178,6 +194,9 @@ impl Metrics {
             input_tokens: self.input_tokens.with_label_values(labels),
             generated_tokens: self.generated_tokens.with_label_values(labels),
             prefix_hits: self.prefix_hits.with_label_values(labels),
+            shared_tokens: self.shared_tokens.with_label_values(labels),
+            guessed_tokens: self.guessed_tokens.with_label_values(labels),
+            accepted_tokens: self.accepted_tokens.with_label_values(labels),
             batch_tokens: self.batch_tokens.with_label_values(labels),
             cache_hits: self.cache_hits.with_label_values(labels),
             cache_misses: self.cache_misses.with_label_values(labels),

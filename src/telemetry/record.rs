@@ -87,6 +87,11 @@ impl Ticket {
     pub fn taken(&self, at: Instant) {
         self.0.get_or_init(|| at);
     }
+
+    /// Whether both are of one submission.
+    pub fn is_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
 }
 
 /// A stage under way. Notes itself when it is dropped, also when its caller leaves.

@@ -3,6 +3,7 @@
 
 #[cfg(feature = "bench")]
 mod bench;
+mod device;
 mod manual;
 mod models;
 mod support;

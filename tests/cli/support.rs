@@ -60,6 +60,8 @@ pub(crate) fn install(folder: &Path, fixture: &str, place: &str) -> PathBuf {
 pub(crate) struct Server {
     process: Child,
     pub(crate) address: SocketAddr,
+    /// The lines of the log until it listened.
+    pub(crate) start: Vec<String>,
 }
 
 impl Server {
@@ -87,26 +89,29 @@ impl Server {
         };
         // A full pipe would stop the server.
         thread::spawn(move || lines.for_each(drop));
-        Self { process, address }
+        Self { process, address, start: seen }
     }
 
     /// The answer to a request, which must be 200.
     pub(crate) fn ask(&self, path: &str, body: &Value) -> Value {
         let body = body.to_string();
-        let head = format!("POST {path} HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: {}", body.len());
-        serde_json::from_str(&self.exchange(&head, &body)).unwrap()
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {KEY}\r\ncontent-type: application/json\r\n\
+             connection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        serde_json::from_str(&self.answer(&request)).unwrap()
     }
 
-    /// What a GET of a path brings, which must be 200.
+    /// What stands at a path that needs no key, which must be 200.
     pub(crate) fn get(&self, path: &str) -> String {
-        self.exchange(&format!("GET {path} HTTP/1.1"), "")
+        self.answer(&format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n"))
     }
 
-    fn exchange(&self, head: &str, body: &str) -> String {
+    fn answer(&self, request: &str) -> String {
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        let rest = format!("host: test\r\nauthorization: Bearer {KEY}\r\nconnection: close\r\n\r\n{body}");
-        stream.write_all(format!("{head}\r\n{rest}").as_bytes()).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();

@@ -1,7 +1,10 @@
 //! Probes and metrics.
 
 use axum::http::Method;
-use dichroic::{domain::UsageLimit, engine::batch::BUDGETS};
+use dichroic::{
+    domain::{Device, UsageLimit},
+    engine::batch::BUDGETS,
+};
 use serde_json::json;
 
 use crate::support::{GUARD_TEXT, Server, Setup, bare, sound};
@@ -41,6 +44,14 @@ async fn ready_lists_every_component() {
         assert_eq!(row["sha256"].as_str().unwrap().len(), 64);
         assert_eq!(row["device"], "cpu");
     }
+}
+
+#[tokio::test]
+async fn ready_tells_what_the_models_compute_on() {
+    let server = Server::with(Setup { device: Device::Cuda, ..Setup::default() });
+    let answer = server.get("/readyz").await.json();
+    let devices: Vec<_> = answer["models"].as_array().unwrap().iter().map(|row| &row["device"]).collect();
+    assert!(!devices.is_empty() && devices.iter().all(|device| **device == "cuda"), "{devices:?}");
 }
 
 #[tokio::test]

@@ -7,12 +7,28 @@ pub(super) struct Adder {
     rows: Vec<Vec<u32>>,
     window: usize,
     vocab: u32,
-    pub(super) prefilled: usize,
+    pub(super) passes: Vec<Pass>,
+}
+
+/// What was asked of the decoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pass {
+    /// So many tokens of a prompt.
+    Prefill(usize),
+    /// One token for each of so many rows.
+    Step(usize),
+    /// So many tokens of one row, each with its logits.
+    Verify(usize),
 }
 
 impl Adder {
     pub(super) fn new(rows: usize, window: usize, vocab: u32) -> Self {
-        Self { rows: vec![Vec::new(); rows], window, vocab, prefilled: 0 }
+        Self { rows: vec![Vec::new(); rows], window, vocab, passes: Vec::new() }
+    }
+
+    /// Tokens of prompts that were computed.
+    pub(super) fn prefilled(&self) -> usize {
+        self.passes.iter().map(|pass| if let Pass::Prefill(tokens) = pass { *tokens } else { 0 }).sum()
     }
 
     fn append(&mut self, row: usize, past: usize, tokens: &[u32]) -> Vec<f32> {
@@ -36,12 +52,22 @@ impl Decode for Adder {
     }
 
     fn prefill(&mut self, row: usize, past: usize, tokens: &[u32]) -> Result<Vec<f32>, RuntimeError> {
-        self.prefilled += tokens.len();
+        self.passes.push(Pass::Prefill(tokens.len()));
         Ok(self.append(row, past, tokens))
     }
 
     fn step(&mut self, steps: &[Step]) -> Result<Vec<Vec<f32>>, RuntimeError> {
+        self.passes.push(Pass::Step(steps.len()));
         Ok(steps.iter().enumerate().map(|(row, step)| self.append(row, step.past, &[step.token])).collect())
+    }
+
+    fn verify(&mut self, row: usize, past: usize, tokens: &[u32]) -> Result<Vec<Vec<f32>>, RuntimeError> {
+        self.passes.push(Pass::Verify(tokens.len()));
+        Ok(tokens.iter().enumerate().map(|(place, &token)| self.append(row, past + place, &[token])).collect())
+    }
+
+    fn verifies(&self) -> bool {
+        true
     }
 
     fn copy(&mut self, from: usize, to: usize, length: usize) {

@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod doubles;
+mod lookup;
 mod prefix;
 mod sampler;
 mod scheduler;
@@ -16,6 +17,7 @@ use std::{
 
 use tokio::sync::oneshot;
 
+pub use lookup::Lookup;
 pub use sampler::Sampling;
 pub use scheduler::{Finish, Generation};
 
@@ -30,6 +32,10 @@ use crate::{
 pub struct GeneratorOptions {
     /// Sequences that may wait.
     pub capacity: usize,
+    /// Most tokens of a newcomer's prompt computed between two steps of those that are being served.
+    pub prefill_tokens: usize,
+    /// Whether next tokens are guessed and verified several at once; the answers are the same.
+    pub lookup: Option<Lookup>,
 }
 
 /// One sequence to generate.
@@ -74,7 +80,8 @@ impl Generator {
     /// Loads the model and starts its thread.
     ///
     /// # Errors
-    /// [`RuntimeError`] when the model cannot be loaded or the thread cannot be started.
+    /// [`RuntimeError`] when the model cannot be loaded, cannot verify guesses that are asked for, or the thread cannot
+    /// be started.
     pub fn start<D: Decode>(
         name: &str,
         options: GeneratorOptions,
@@ -84,9 +91,16 @@ impl Generator {
         let inbox = Arc::new(Inbox::new(options.capacity));
         let pulse = Arc::new(Pulse::new(Instant::now()));
         let decoder = factory()?;
+        if options.lookup.is_some() && !decoder.verifies() {
+            return Err(RuntimeError::Load(
+                "its graph tells the last position's logits only; run `make models`, or set speculation to off".into(),
+            ));
+        }
         let window = decoder.window();
+        let pace = scheduler::Pace { prefill_tokens: options.prefill_tokens, lookup: options.lookup };
         let worker = worker::Worker {
-            scheduler: Some(scheduler::Scheduler::new(decoder)),
+            scheduler: Some(scheduler::Scheduler::new(decoder, pace)),
+            pace,
             factory: Arc::clone(factory),
             inbox: Arc::clone(&inbox),
             pulse: Arc::clone(&pulse),
@@ -200,6 +214,14 @@ mod tests {
             self.adder.step(steps)
         }
 
+        fn verify(&mut self, row: usize, past: usize, tokens: &[u32]) -> Result<Vec<Vec<f32>>, RuntimeError> {
+            self.adder.verify(row, past, tokens)
+        }
+
+        fn verifies(&self) -> bool {
+            false
+        }
+
         fn copy(&mut self, from: usize, to: usize, length: usize) {
             self.adder.copy(from, to, length);
         }
@@ -226,7 +248,8 @@ mod tests {
             })
         };
         let metrics = Metrics::new().unwrap().model("moody", "generator");
-        let generator = Generator::start("moody", GeneratorOptions { capacity }, &factory, &metrics).unwrap();
+        let options = GeneratorOptions { capacity, prefill_tokens: 16, lookup: None };
+        let generator = Generator::start("moody", options, &factory, &metrics).unwrap();
         Bench { generator: Arc::new(generator), metrics, built, started, gate }
     }
 
@@ -301,6 +324,30 @@ mod tests {
         assert!(first.await.unwrap().is_ok());
         assert_eq!(bench.started.load(Ordering::SeqCst), 2, "neither reached the model");
         assert_eq!(bench.metrics.abandoned.get(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_is_submitted_together_shares_its_text() {
+        let bench = bench(8);
+        let together = vec![sequence(&[5, 5, 5, 5]), sequence(&[5, 5, 5, 6])];
+        let both = bench.generator.submit(together, soon()).await.unwrap();
+        // All but the last two tokens of the second.
+        assert_eq!(bench.metrics.shared_tokens.get(), 2);
+        let alone = bench.generator.submit(vec![sequence(&[5, 5, 5, 6])], soon()).await.unwrap();
+        assert_eq!((bench.metrics.shared_tokens.get(), &both[1]), (2, &alone[0]));
+    }
+
+    #[test]
+    fn a_model_that_cannot_verify_guesses_is_refused_at_the_start() {
+        let factory: Factory<Moody> = Arc::new(|| {
+            let (adder, gate) = (doubles::Adder::new(rows_for(1), 64, 200), mpsc::channel().1);
+            Ok(Moody { adder, started: Arc::default(), gate: Arc::new(Mutex::new(gate)) })
+        });
+        let metrics = Metrics::new().unwrap().model("moody", "generator");
+        let lookup = Some(Lookup { rows: 1, tokens: 4 });
+        let options = GeneratorOptions { capacity: 1, prefill_tokens: 16, lookup };
+        let refusal = Generator::start("moody", options, &factory, &metrics).err().unwrap().to_string();
+        assert!(refusal.contains("set speculation to off"), "{refusal}");
     }
 
     #[tokio::test]

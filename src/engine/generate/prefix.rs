@@ -10,36 +10,25 @@ pub(super) struct PrefixRows {
     known: Vec<(usize, Arc<[u32]>)>,
 }
 
-/// Where a prefix is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lookup {
-    /// In this row.
-    Hit(usize),
-    /// Nowhere; compute it into this row, then call [`PrefixRows::stored`].
-    Miss(usize),
-}
-
 impl PrefixRows {
     pub(super) fn new(first: usize, capacity: usize) -> Self {
         Self { first, capacity, known: Vec::with_capacity(capacity) }
     }
 
-    pub(super) fn find(&mut self, prefix: &Arc<[u32]>) -> Lookup {
-        if let Some(place) = self.known.iter().position(|(_, known)| known == prefix) {
-            let entry = self.known.remove(place);
-            let row = entry.0;
-            self.known.push(entry);
-            return Lookup::Hit(row);
-        }
-        if self.known.len() < self.capacity {
-            return Lookup::Miss(self.first + self.known.len());
-        }
-        // Forgotten before it is overwritten, so that a failed prefill leaves no false entry.
-        Lookup::Miss(self.known.remove(0).0)
+    /// The row that holds the prefix.
+    pub(super) fn find(&mut self, prefix: &Arc<[u32]>) -> Option<usize> {
+        let place = self.known.iter().position(|(_, known)| known == prefix)?;
+        let entry = self.known.remove(place);
+        let row = entry.0;
+        self.known.push(entry);
+        Some(row)
     }
 
-    pub(super) fn stored(&mut self, row: usize, prefix: Arc<[u32]>) {
+    /// Makes room for a prefix that is nowhere; the caller copies it into the row before anything else happens.
+    pub(super) fn store(&mut self, prefix: Arc<[u32]>) -> usize {
+        let row = if self.known.len() < self.capacity { self.first + self.known.len() } else { self.known.remove(0).0 };
         self.known.push((row, prefix));
+        row
     }
 }
 
@@ -51,14 +40,12 @@ mod tests {
     fn the_least_recently_used_prefix_makes_room() {
         let [a, b, c]: [Arc<[u32]>; 3] = [Arc::from([1]), Arc::from([2]), Arc::from([3])];
         let mut rows = PrefixRows::new(8, 2);
-        assert_eq!(rows.find(&a), Lookup::Miss(8));
-        rows.stored(8, Arc::clone(&a));
-        assert_eq!(rows.find(&b), Lookup::Miss(9));
-        rows.stored(9, Arc::clone(&b));
-        assert_eq!(rows.find(&a), Lookup::Hit(8));
-        assert_eq!(rows.find(&c), Lookup::Miss(9));
-        rows.stored(9, Arc::clone(&c));
-        assert_eq!(rows.find(&a), Lookup::Hit(8));
-        assert_eq!(rows.find(&b), Lookup::Miss(9));
+        assert_eq!(rows.find(&a), None);
+        assert_eq!(rows.store(Arc::clone(&a)), 8);
+        assert_eq!(rows.store(Arc::clone(&b)), 9);
+        assert_eq!(rows.find(&a), Some(8));
+        assert_eq!(rows.find(&c), None);
+        assert_eq!(rows.store(Arc::clone(&c)), 9);
+        assert_eq!((rows.find(&a), rows.find(&b), rows.find(&c)), (Some(8), None, Some(9)));
     }
 }

@@ -9,11 +9,11 @@ use std::{
 use super::{
     super::{EngineError, Factory, inbox::Inbox, pulse::Pulse},
     GenerateParams, Generation, Job,
-    scheduler::{Progress, Scheduler, Waiting},
+    scheduler::{Pace, Progress, Scheduler, Waiting},
 };
 use crate::{
     runtime::{Decode, RuntimeError},
-    telemetry::ModelMetrics,
+    telemetry::{ModelMetrics, Ticket},
 };
 
 /// Pause before a model that could not be loaded again is tried once more.
@@ -23,17 +23,23 @@ const RELOAD_PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct Reply {
     sender: tokio::sync::oneshot::Sender<Result<Generation, EngineError>>,
     deadline: Instant,
+    ticket: Ticket,
 }
 
 impl Waiting for Reply {
     fn is_gone(&self) -> bool {
         self.sender.is_closed() || Instant::now() >= self.deadline
     }
+
+    fn is_with(&self, other: &Self) -> bool {
+        self.ticket.is_with(&other.ticket)
+    }
 }
 
 pub(super) struct Worker<D: Decode> {
     /// `None` while a model that failed could not be loaded again.
     pub(super) scheduler: Option<Scheduler<D, Reply>>,
+    pub(super) pace: Pace,
     pub(super) factory: Factory<D>,
     pub(super) inbox: Arc<Inbox<Job>>,
     pub(super) pulse: Arc<Pulse>,
@@ -98,6 +104,9 @@ impl<D: Decode> Worker<D> {
     fn answer(&self, progress: Progress<Reply>) {
         self.metrics.generated_tokens.inc_by(progress.tokens as u64);
         self.metrics.prefix_hits.inc_by(u64::from(progress.prefix_hit));
+        self.metrics.shared_tokens.inc_by(progress.shared as u64);
+        self.metrics.guessed_tokens.inc_by(progress.guessed as u64);
+        self.metrics.accepted_tokens.inc_by(progress.accepted as u64);
         for (reply, generation) in progress.finished {
             let _ = reply.sender.send(Ok(generation));
         }
@@ -126,7 +135,7 @@ impl<D: Decode> Worker<D> {
         // Dropped first: two copies of a large model may not fit in memory.
         self.scheduler = None;
         match (self.factory)() {
-            Ok(decoder) => self.scheduler = Some(Scheduler::new(decoder)),
+            Ok(decoder) => self.scheduler = Some(Scheduler::new(decoder, self.pace)),
             Err(error) => {
                 tracing::error!(%error, "a generator could not load its model again");
                 std::thread::sleep(RELOAD_PAUSE);
@@ -139,7 +148,7 @@ impl<D: Decode> Worker<D> {
 fn next_job(inbox: &Inbox<Job>, metrics: &ModelMetrics) -> Option<(GenerateParams, Reply)> {
     let mut held = inbox.hold();
     while let Some(job) = held.queue().pop_front() {
-        let reply = Reply { sender: job.reply, deadline: job.deadline };
+        let reply = Reply { sender: job.reply, deadline: job.deadline, ticket: job.ticket };
         if reply.sender.is_closed() {
             metrics.abandoned.inc();
         } else if reply.is_gone() {
@@ -148,7 +157,7 @@ fn next_job(inbox: &Inbox<Job>, metrics: &ModelMetrics) -> Option<(GenerateParam
             let now = Instant::now();
             metrics.queue_seconds.observe(now.saturating_duration_since(job.queued).as_secs_f64());
             metrics.input_tokens.inc_by((job.params.prefix.len() + job.params.body.len()) as u64);
-            job.ticket.taken(now);
+            reply.ticket.taken(now);
             return Some((job.params, reply));
         }
     }

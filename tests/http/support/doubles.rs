@@ -265,6 +265,14 @@ impl Decode for Scribe {
         Ok(steps.iter().enumerate().map(|(row, step)| self.append(row, step.past, &[step.token])).collect())
     }
 
+    fn verify(&mut self, row: usize, past: usize, tokens: &[u32]) -> Result<Vec<Vec<f32>>, RuntimeError> {
+        Ok(tokens.iter().enumerate().map(|(place, token)| self.append(row, past + place, &[*token])).collect())
+    }
+
+    fn verifies(&self) -> bool {
+        true
+    }
+
     fn copy(&mut self, from: usize, to: usize, length: usize) {
         self.rows[to] = self.rows[from][..length].to_vec();
     }

@@ -16,7 +16,7 @@ use dichroic::{
         KeyStore, Limiter, MemoryLimiter,
         keys::{NewKey, file},
     },
-    domain::{ModelId, Operation, UsageLimit},
+    domain::{Device, ModelId, Operation, UsageLimit},
     engine::{BatchOptions, Batcher, Generator, GeneratorOptions, batch::BatchPolicy},
     http::{App, BodyLimits, router},
     lifecycle::Lifecycle,
@@ -51,12 +51,15 @@ pub(crate) const OPERATIONS: [&str; 5] = [PRISMS, SUNSHINES, GUARD_TEXT, GUARD_I
 pub(crate) const KEY: &str = "bootstrap-key-of-the-tests";
 
 /// What a test server is made of. `Default` is a generous one.
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub(crate) struct Setup {
     pub(crate) limit: UsageLimit,
     pub(crate) limiter: Arc<dyn Limiter>,
     pub(crate) timeout: Duration,
     pub(crate) queue: usize,
     pub(crate) image_queue: usize,
+    /// What the models are said to compute on.
+    pub(crate) device: Device,
     /// Whether the text in pictures is read.
     pub(crate) reads: bool,
     /// Whether violence and hate are seen in pictures.
@@ -78,6 +81,7 @@ impl Default for Setup {
             timeout: Duration::from_secs(30),
             queue: 512,
             image_queue: 64,
+            device: Device::Cpu,
             reads: true,
             heads: false,
             bodies: BodyLimits::default(),
@@ -115,7 +119,7 @@ impl Server {
         let key_file = key_file(folder.path());
         let keys = KeyStore::open(Some(&key_file), Some(SecretString::from(KEY)), setup.limit).unwrap();
         let keys = Arc::new(keys);
-        let options = ServiceOptions { timeout: setup.timeout, image_queue: setup.image_queue };
+        let options = ServiceOptions { timeout: setup.timeout, image_queue: setup.image_queue, device: setup.device };
         let models = models(folder.path(), &setup, &metrics);
         let services = Arc::new(Services::new(models, options, Arc::clone(&metrics)));
         let app = App {
@@ -355,7 +359,8 @@ fn writer(folder: &Path, queue: usize, metrics: &Arc<Metrics>) -> Writer {
     let bundle = Bundle::open(&tokenizers::generator_bundle(folder)).unwrap();
     let model = metrics.model("double", "generator");
     let factory: dichroic::engine::Factory<Scribe> = Arc::new(|| Ok(Scribe::new()));
-    let generator = Generator::start("double", GeneratorOptions { capacity: queue }, &factory, &model).unwrap();
+    let options = GeneratorOptions { capacity: queue, prefill_tokens: 16, lookup: None };
+    let generator = Generator::start("double", options, &factory, &model).unwrap();
     let spec = bundle.manifest().generator.as_ref().unwrap();
     Writer::new(PromptTokenizer::open(&bundle).unwrap(), generator, spec, bundle.digest().to_owned()).unwrap()
 }
