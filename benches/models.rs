@@ -27,7 +27,7 @@ fn moderation(criterion: &mut Criterion) {
     let mut classifier = TextClassifier::open(&runtime(), &bundle("text")).unwrap();
     let mut group = criterion.benchmark_group("moderation");
     let grid = [16_u32, 32, 64, 128].map(|tokens| [1_u32, 4, 8, 16, 32, 64].map(|texts| (texts, tokens)));
-    // What exceeds the default token budget never forms a batch.
+    // What exceeds the largest budget that a server chooses by itself never forms a batch there.
     for (texts, tokens) in grid.into_iter().flatten().filter(|(texts, tokens)| texts * tokens <= 2048) {
         let batch: Vec<Window> =
             (0..texts).map(|text| Window((0..tokens).map(|n| 1000 + text + n).collect())).collect();

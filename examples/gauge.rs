@@ -110,6 +110,10 @@ fn main() {
         Job::Moderate { library, threads, bundle, windows, seconds } => {
             let batcher = batcher(&Runtime::load(&library, threads).unwrap(), &bundle, threads);
             let windows: Vec<Window> = windows.into_iter().map(Window).collect();
+            let ids = windows[0].0.clone();
+            let filler = move |tokens| Window(ids.iter().copied().cycle().take(tokens).collect());
+            // As the server does once it is ready; where nothing can be measured, both go on as they began.
+            tokio.block_on(batcher.calibrate(usize::MAX, filler));
             // The first pass of a shape costs more than those that follow.
             tokio.block_on(moderation(&batcher, &windows, Duration::from_millis(500)));
             tokio.block_on(moderation(&batcher, &windows, Duration::from_secs_f64(seconds)))
@@ -257,11 +261,11 @@ impl Speculate {
     }
 }
 
-/// A batcher as the server makes it by default.
+/// A batcher as the server makes it by default, before it has measured its batches. No cache is before it.
 fn batcher(runtime: &Runtime, bundle: &Path, threads: usize) -> Batcher<Window, <TextClassifier as Forward>::Output> {
     let (runtime, bundle) = (runtime.clone(), Bundle::open(bundle).unwrap());
     let factory: Factory<TextClassifier> = Arc::new(move || TextClassifier::open(&runtime, &bundle));
-    let policy = BatchPolicy { budget: 2048, items: 64, wait: Duration::from_micros(500) };
+    let policy = BatchPolicy { budget: 512, items: 64, wait: Duration::from_micros(500) };
     let options = BatchOptions { capacity: 1024, workers: threads.min(2), policy };
     Batcher::start("gauge", options, &factory, &Metrics::new().unwrap().model("gauge", "text")).unwrap()
 }

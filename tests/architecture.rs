@@ -62,6 +62,7 @@ const KEEPERS: &[(&str, &[&str])] = &[
     ("minijinja", &["registry"]),
     ("minijinja_contrib", &["registry"]),
     ("minisign_verify", &["registry"]),
+    ("moka", &["service"]),
     ("prometheus", &["telemetry"]),
     ("rayon", &["cli", "service"]),
     ("redis", &["access"]),

@@ -16,7 +16,7 @@ from .environment import Peers
 from .figures import Outcome
 from .material import Generator, Material, Photograph, Pictures, Text
 from .mixed import Mixture
-from .processes import Clock, SideFailed, ask
+from .processes import Clock, SideFailed, ask, settled
 from .served import settings
 
 HERE = Path(__file__).resolve().parent
@@ -86,10 +86,11 @@ class Bench:
 
     @contextmanager
     def server(self, folder: Path, models: Sequence[str]) -> Iterator[Server]:
-        """Our server with these identifiers of a models folder."""
+        """Our server with these identifiers of a models folder, once it has measured its batches."""
         self.clock.limit(SIDE_SECONDS)
         told = settings(folder, models, self.threads)
         with running(str(self.binary), self.root, **told, DICHROIC_RUNTIME_LIBRARY=str(self.library)) as server:
+            settled(server.port, self.clock, SIDE_SECONDS)
             yield server
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 import subprocess
 import tempfile
@@ -127,6 +128,21 @@ def serving(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def settled(port: int, clock: Clock, seconds: float) -> None:
+    """Waits until our server has measured the batches of its text classifiers: it does so once it is ready and idle."""
+    until = time.monotonic() + clock.limit(seconds)
+    while not measured_batches(read(port, "/metrics")):
+        if time.monotonic() > until:
+            raise SideFailed(f"the server had not measured its batches within {seconds:.0f} s")
+        time.sleep(0.05)
+
+
+def measured_batches(text: str) -> bool:
+    """Whether these metrics name the batch of every text classifier; it is 0 until it is set or measured."""
+    found = re.findall(r'^dichroic_batch_tokens\{component="text",[^}]*\} (\S+)$', text, re.MULTILINE)
+    return all(float(value) > 0 for value in found)
 
 
 def free_port() -> int:

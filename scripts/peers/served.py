@@ -7,9 +7,10 @@ from pathlib import Path
 
 
 def settings(folder: Path, models: Sequence[str], threads: int) -> dict[str, str]:
-    """Its environment variables. Beside these, its defaults hold; what answers without working belongs off here."""
+    """Its environment variables. Beside these, its defaults hold. What answers without working is off."""
     return {
         "DICHROIC_MODELS_DIR": str(folder),
         "DICHROIC_MODELS": ",".join(models),
         "DICHROIC_THREADS": str(threads),
+        "DICHROIC_MODERATION_CACHE": "false",
     }

@@ -181,11 +181,10 @@ def by_part(events: Sequence[Mapping[str, Any]], seconds: float, names: Mapping[
 
 def request_table(threads: int) -> str:
     """Text moderation from 32 connections, split by the server's own histograms."""
-    import http.client
-
     from demo_support import running
     from forge.places import Places
     from peers.material import CLASSIFIER, Material
+    from peers.processes import Clock, read, settled
     from peers.rows import CONNECTIONS
     from peers.served import settings
 
@@ -193,11 +192,10 @@ def request_table(threads: int) -> str:
     bodies = material.text().bodies
     told = settings(material.served("text", ["text"]), [CLASSIFIER], threads)
     with running(str(ROOT / "target/release/dichroic"), ROOT, **told) as server:
+        settled(server.port, Clock(60), 60)
 
         def sums() -> dict[str, tuple[float, float]]:
-            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
-            connection.request("GET", "/metrics")
-            return histograms(connection.getresponse().read().decode())
+            return histograms(read(server.port, "/metrics"))
 
         def load(seconds: float, skip: int) -> dict[str, Any]:
             job = {

@@ -16,7 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Setting:
-    """One of src/config/raw.rs; the numbers are None for texts, lists and switches."""
+    """One of src/config/raw.rs; the numbers are None for texts, lists and switches. One that may be a number or the
+    word `auto` has bounds and no default.
+    """
 
     name: str
     default: int | None = None
@@ -40,9 +42,12 @@ def settings() -> dict[str, Setting]:
         if not text or text.startswith("//"):
             continue
         number = re.fullmatch(r'number\("(\w+)", ([\d_]+), ([\d_]+), ([\d_]+)\),', text)
+        either = re.fullmatch(r'number_or_auto\("(\w+)", ([\d_]+), ([\d_]+)\),', text)
         other = re.fullmatch(r'(?:text\("(\w+)"\)|Setting \{ name: "(\w+)", kind: Kind::(List|Switch) \}),', text)
-        assert number or other, f"cannot read the setting {text!r}"
-        if number:
+        assert number or either or other, f"cannot read the setting {text!r}"
+        if either:
+            found[either[1]] = Setting(either[1], None, *(int(value.replace("_", "")) for value in either.groups()[1:]))
+        elif number:
             found[number[1]] = Setting(number[1], *(int(value.replace("_", "")) for value in number.groups()[1:]))
         else:
             name = other[1] or other[2]

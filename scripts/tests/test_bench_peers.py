@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import threading
+import types
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ from demo_support import Server  # noqa: E402
 from forge import decoder  # noqa: E402
 from forge.ocr import SETTINGS  # noqa: E402
 from peers import (  # noqa: E402
+    bench as bench_,
     drawn,
     environment,
     figures,
@@ -462,6 +464,7 @@ def test_graphs_are_opened_without_a_server(tmp_path):
 def test_a_measured_server_is_told_models_and_threads_in_variables_that_it_knows():
     told = served.settings(Path("/models"), ["a", "b"], 2)
     assert told["DICHROIC_MODELS"] == "a,b" and told["DICHROIC_THREADS"] == "2"
+    assert told["DICHROIC_MODERATION_CACHE"] == "false", "every answer is computed"
     source = (ROOT / "src/config/raw.rs").read_text(encoding="utf-8")
     for name in told:
         assert f'"{name.removeprefix("DICHROIC_").lower()}"' in source, name
@@ -677,6 +680,33 @@ def test_a_server_that_ends_at_once_says_why():
             lambda port: python("raise SystemExit('no port')"), "/", processes.Clock(60), 30, ROOT, os.environ
         ):
             pass
+
+
+def test_batches_are_measured_when_every_text_classifier_has_a_size():
+    def series(component: str, model: str, value: int) -> str:
+        return f'dichroic_batch_tokens{{component="{component}",model="{model}"}} {value}\n'
+
+    idle = series("generator", "alpha-4o-mini", 0)
+    assert processes.measured_batches(idle + series("text", "alpha-4o-mini", 512))
+    assert not processes.measured_batches(series("text", "alpha-4o-mini", 512) + series("text", "beta-3-haiku", 0))
+    assert processes.measured_batches(idle), "a server without a text classifier has nothing to measure"
+
+
+def test_our_server_is_left_to_measure_its_batches_before_it_is_asked(monkeypatch, tmp_path):
+    told: dict[str, str] = {}
+    waited: list[int] = []
+
+    @contextmanager
+    def running(binary: str, root: Path, **settings: str) -> Iterator[Any]:
+        told.update(settings)
+        yield types.SimpleNamespace(port=7)
+
+    monkeypatch.setattr(bench_, "running", running)
+    monkeypatch.setattr(bench_, "settled", lambda port, clock, seconds: waited.append(port))
+    bench = sides.Bench(tmp_path, tmp_path, tmp_path, tmp_path, None, None, processes.Clock(60), 2, True)
+    with bench.server(tmp_path, ["a"]) as server:
+        assert (server.port, waited) == (7, [7])
+    assert "DICHROIC_BATCH_TOKENS" not in told
 
 
 def test_a_clock_that_ran_out_starts_nothing():

@@ -45,6 +45,7 @@ SETS: dict[str, dict[str, Any]] = {
             "models": ["beta-3-haiku", "alpha-4o-mini"],
             "max_connections": 1_000_000,
             "playground": False,
+            "batch_tokens": 512,
             "device": "cuda",
             "log": 'info,a="<b>"',
         },
@@ -276,6 +277,9 @@ def test_the_values_default_to_the_servers_defaults_within_its_bounds(chart: Any
     assert (values["models"], values["log_format"], values["log"]) == ([], "json", "info")
     texts = (values["redis_prefix"], values["playground"], values["otlp_endpoint"], values["device"])
     assert texts == ("dichroic:", True, "", "cpu")
+    word, number = bounds["batch_tokens"]["anyOf"]
+    assert values["batch_tokens"] == word["const"] == "auto" and values["moderation_cache"] is True
+    assert (number["minimum"], number["maximum"]) == (known["batch_tokens"].least, known["batch_tokens"].most)
     assert bounds["models"]["items"]["enum"] == model_ids()
 
 
@@ -284,7 +288,7 @@ def test_texts_reach_the_settings_as_they_were_written(chart: Any) -> None:
     assert written["log"] == 'info,a="<b>"'
     assert written["models"] == ["beta-3-haiku", "alpha-4o-mini"]
     assert (written["max_connections"], written["listen"]) == (1_000_000, "[::]:8080")
-    assert written["playground"] is False
+    assert (written["playground"], written["batch_tokens"]) == (False, 512)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +302,9 @@ def test_texts_reach_the_settings_as_they_were_written(chart: Any) -> None:
         (with_keys(config={"usage_limits": 5}), "'usage_limits' not allowed"),
         (with_keys(config={"api_key": API_KEY}), "'api_key' not allowed"),
         (with_keys(config={"listen": "0.0.0.0:1"}), "'listen' not allowed"),
-        (with_keys(config={"batch_tokens": 255}), "/config/batch_tokens"),
+        (with_keys(config={"batch_tokens": 127}), "/config/batch_tokens"),
+        (with_keys(config={"batch_tokens": "512"}), "/config/batch_tokens"),
+        (with_keys(config={"moderation_cache_entries": 0}), "/config/moderation_cache_entries"),
         (with_keys(config={"device": "gpu"}), "/config/device"),
         (with_keys(config={"usage_limit": "600"}), "/config/usage_limit"),
         (with_keys(config={"models": ["alpha"]}), "/config/models"),

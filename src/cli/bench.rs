@@ -4,6 +4,8 @@
 //! a fixed number of kept connections, one request at a time on each. Refuses to run without an end: the number of
 //! requests and the time are both bounded. Runs on the main thread, which sends and waits.
 
+mod bodies;
+
 use std::{
     cell::Cell,
     collections::BTreeMap,
@@ -16,7 +18,6 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
-use base64::{Engine as _, prelude::BASE64_STANDARD};
 use clap::Args;
 use http_body_util::{BodyExt as _, Full};
 use hyper::{
@@ -33,23 +34,13 @@ use tokio::{net::TcpStream, task::LocalSet, time::timeout};
 
 use crate::{
     config::Config,
-    domain::{ModelId, Operation, ValidText},
+    domain::{ModelId, Operation},
 };
+
+use bodies::Bodies;
 
 /// A request that has no answer after this long counts as failed.
 const PATIENCE: Duration = Duration::from_mins(2);
-
-/// What is sent unless a file says otherwise: short and long, so that batches have something to pad.
-const TEXTS: [&str; 6] = [
-    "My sister Anna got the job in Leeds.",
-    "Our team shipped the release on Friday, and nobody had to stay late.",
-    "The train was forty minutes late again.",
-    "I have practised this piece for three months, and at the concert my hands shook so much that I lost \
-     my place twice.",
-    "The new bakery opens at six.",
-    "We moved to the fourth floor. There is no lift, the kitchen is small, and the neighbours below play the drums, \
-     but in the evening the whole living room is full of light and we can see as far as the river.",
-];
 
 /// Arguments of `dichroic bench`.
 #[expect(clippy::doc_markdown, reason = "these comments are the help text, which shows no mark-up")]
@@ -78,7 +69,8 @@ pub(super) struct BenchArgs {
     /// Time after which no more requests are sent
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     seconds: u64,
-    /// Texts to send, one a line, in turn [default: six of our own]
+    /// Texts to send, one a line, in turn [default: six of our own]. Each one to moderate gets a number at its end, so
+    /// that no two are alike: a server answers what it was asked a moment ago from memory
     #[arg(long, value_name = "FILE", conflicts_with = "image")]
     texts: Option<PathBuf>,
     /// Picture to send; guardian_image needs one
@@ -96,8 +88,7 @@ pub(super) struct BenchArgs {
 struct Target {
     address: String,
     path: &'static str,
-    /// Sent in turn.
-    bodies: Vec<Bytes>,
+    bodies: Bodies,
     key: SecretString,
 }
 
@@ -200,41 +191,11 @@ fn target(args: &BenchArgs, config: &Config) -> anyhow::Result<Target> {
         None => config.api_key.clone().context("no key is given; set DICHROIC_API_KEY or --key-file")?,
     };
     let address = format!("{host}:{}", args.url.port_u16().unwrap_or(80));
-    Ok(Target { address, path: args.operation.path(), bodies: bodies(args)?, key })
+    Ok(Target { address, path: args.operation.path(), bodies: Bodies::of(args)?, key })
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {} as text", path.display()))
-}
-
-fn bodies(args: &BenchArgs) -> anyhow::Result<Vec<Bytes>> {
-    let mut bodies = Vec::new();
-    if args.operation == Operation::GuardianImage {
-        let path = args.image.as_deref().context("guardian_image needs --image")?;
-        let image = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        bodies.push(json!({"image": BASE64_STANDARD.encode(image)}));
-    } else {
-        ensure!(args.image.is_none(), "--image goes with --operation guardian_image");
-        let texts = match &args.texts {
-            Some(path) => read(path)?.lines().map(str::to_owned).collect(),
-            None => TEXTS.map(str::to_owned).to_vec(),
-        };
-        let field = if args.operation == Operation::Moderation { "input" } else { "text" };
-        for (number, text) in texts.into_iter().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
-            // One that every server refuses would measure nothing.
-            let text = ValidText::new(text).with_context(|| format!("line {} cannot be sent", number + 1))?;
-            bodies.push(json!({field: text.as_str()}));
-        }
-    }
-    ensure!(!bodies.is_empty(), "the file of texts is empty; write one text a line");
-    if let Some(model) = args.model {
-        for body in &mut bodies {
-            if let Some(body) = body.as_object_mut() {
-                body.insert("model".into(), json!(model));
-            }
-        }
-    }
-    Ok(bodies.into_iter().map(|body| Bytes::from(body.to_string())).collect())
 }
 
 /// One request before the load: what is wrong with the address, the key or the model is told at once.
@@ -270,7 +231,8 @@ async fn load(target: &Rc<Target>, args: &BenchArgs, bar: &ProgressBar) -> anyho
                 while next.get() < all && Instant::now() < end {
                     let number = next.replace(next.get() + 1);
                     let sent = Instant::now();
-                    let outcome = ask(&mut line, &target, number).await;
+                    // The first one of all was sent before the load.
+                    let outcome = ask(&mut line, &target, number + 1).await;
                     tally.add(outcome, sent.elapsed());
                     bar.inc(1);
                 }
@@ -305,12 +267,11 @@ async fn exchange(line: &mut Option<Line>, target: &Target, number: u64) -> Resu
         None => connect(&target.address).await?,
     };
     sender.ready().await.map_err(|_| Failure::Connection)?;
-    let turn = usize::try_from(number).unwrap_or(0) % target.bodies.len().max(1);
     let request = Request::post(target.path)
         .header(HOST, &target.address)
         .header(CONTENT_TYPE, "application/json")
         .header(AUTHORIZATION, format!("Bearer {}", target.key.expose_secret()))
-        .body(Full::new(target.bodies.get(turn).cloned().unwrap_or_default()))
+        .body(Full::new(target.bodies.get(number)))
         .map_err(|_| Failure::Connection)?;
     let answer = sender.send_request(request).await.map_err(|_| Failure::Connection)?;
     let status = answer.status();

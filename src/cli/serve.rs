@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use anyhow::Context as _;
 use tokio::net::TcpListener;
 
-use super::compose::{Composer, placed};
+use super::compose::{Composer, placed, text_budget};
 use crate::{
     access::{Fallback, KeyStore, Limiter, MemoryLimiter, RedisLimiter},
     config::{Config, LogFormat},
@@ -16,7 +16,7 @@ use crate::{
     telemetry::{Metrics, Traces, subscriber},
 };
 
-/// How often the key file and the files of TLS are looked at.
+/// How often the key file and the files of TLS are looked at, and what was kept too long is let go.
 const RELOAD: Duration = Duration::from_secs(2);
 /// How long a stop waits for the last traces.
 const LAST_TRACES: Duration = Duration::from_secs(1);
@@ -37,8 +37,9 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
     if let Some(error) = passed_over {
         tracing::warn!(%error, "device = auto: the models compute on the CPU");
     }
-    tracing::info!(device = %runtime.device(), "device chosen");
-    let registry = Registry::open_for(runtime.device(), &config.models_dir, &config.models)?;
+    let device = runtime.device();
+    tracing::info!(%device, "device chosen");
+    let registry = Registry::open_for(device, &config.models_dir, &config.models)?;
     workers(config.threads.get()).build_global().context("cannot start the pool")?;
     let services = Arc::new(Composer::new(config, runtime, Arc::clone(&metrics)).services(&registry)?);
 
@@ -67,6 +68,14 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
         });
         if let Some(tls) = tls.clone() {
             every_round(&lifecycle, &metrics, "tls", move || _ = tls.reload_if_changed());
+        }
+        if text_budget(config, device).is_none() {
+            let (services, soft) = (Arc::clone(&services), lifecycle.soft().clone());
+            lifecycle.spawn(async move { _ = soft.run_until_cancelled(services.calibrate()).await });
+        }
+        if config.moderation_cache.is_some() {
+            let services = Arc::clone(&services);
+            every_round(&lifecycle, &metrics, "cache", move || services.forget_expired());
         }
         let app = App {
             services: Arc::clone(&services),
@@ -138,8 +147,8 @@ fn open_tls(config: &Config) -> anyhow::Result<Option<Arc<Tls>>> {
     Ok(Some(Arc::new(Tls::open(&files.certificate, &files.key, files.client_ca.as_deref())?)))
 }
 
-/// Looks at files again and again until the server stops. A failure is logged by `look` itself, a panic by the
-/// process's hook, and counted as one of that task.
+/// Looks at files, or at what was kept, again and again until the server stops. A failure is logged by `look` itself, a
+/// panic by the process's hook, and counted as one of that task.
 fn every_round(lifecycle: &Lifecycle, metrics: &Metrics, task: &'static str, look: impl Fn() + Send + Sync + 'static) {
     let (soft, look) = (lifecycle.soft().clone(), Arc::new(look));
     let panics = metrics.task_panics.with_label_values(&[task]);
@@ -150,7 +159,7 @@ fn every_round(lifecycle: &Lifecycle, metrics: &Metrics, task: &'static str, loo
                 () = soft.cancelled() => return,
                 _ = ticks.tick() => {
                     let look = Arc::clone(&look);
-                    // Reading a file blocks.
+                    // Reading a file blocks, and letting go of many scores takes its time.
                     let looked = tokio::task::spawn_blocking(move || look()).await;
                     panics.inc_by(u64::from(looked.is_err_and(|error| error.is_panic())));
                 }

@@ -23,7 +23,7 @@ use figment::{
 };
 use secrecy::{ExposeSecret, SecretString};
 
-pub use raw::{Kind, PREFIX, SECRETS, SETTINGS, ServeFlags, Setting};
+pub use raw::{Auto, Kind, NumberOrAuto, PREFIX, SECRETS, SETTINGS, ServeFlags, Setting};
 
 use crate::{
     access::{RedisOptions, RedisServer, keys::MIN_BOOTSTRAP_CHARACTERS},
@@ -106,10 +106,6 @@ pub enum ConfigError {
     },
 }
 
-/// Most tokens in a batch on a GPU, unless the settings say otherwise: 64 windows of 256 tokens. A GPU computes them side
-/// by side where a processor's cache would run over. Chosen, not measured.
-pub const CUDA_BATCH_TOKENS: usize = 16_384;
-
 /// Most characters before the names of keys in Redis.
 const MAX_PREFIX_CHARACTERS: usize = 64;
 
@@ -157,6 +153,15 @@ pub struct TlsFiles {
     pub client_ca: Option<PathBuf>,
 }
 
+/// How much a cache holds, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheBounds {
+    /// Most entries.
+    pub entries: usize,
+    /// How long each stays.
+    pub age: Duration,
+}
+
 /// Validated settings.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -188,12 +193,12 @@ pub struct Config {
     pub shutdown_grace: Duration,
     /// Text windows that may wait for classification.
     pub text_queue: usize,
-    /// Most tokens in a batch on the CPU, padding counted.
-    pub batch_tokens: usize,
-    /// The same on a GPU: what `batch_tokens` says, or [`CUDA_BATCH_TOKENS`] where nothing does.
-    pub cuda_batch_tokens: usize,
+    /// Most tokens in a batch, padding counted; left to the device where none is set.
+    pub batch_tokens: Option<usize>,
     /// How long a batch waits for company.
     pub batch_wait: Duration,
+    /// What is remembered of moderated texts, if anything.
+    pub moderation_cache: Option<CacheBounds>,
     /// Texts generated side by side by one model.
     pub generator_slots: usize,
     /// Generations that may wait.
@@ -307,6 +312,7 @@ fn refuse(error: &figment::Error, file: Option<&Path>) -> ConfigError {
 fn rule(setting: &Setting) -> String {
     match (setting.kind, setting.name) {
         (Kind::Number { min, max, .. }, _) => format!("a whole number from {min} to {max}"),
+        (Kind::NumberOrAuto { min, max }, _) => format!("auto or a whole number from {min} to {max}"),
         (Kind::Switch, _) => "true or false".to_owned(),
         (_, "listen") => "an IP address and a port, such as 127.0.0.1:8080 or [::1]:8080".to_owned(),
         (_, "models") => {
@@ -340,8 +346,8 @@ struct Validator<'a> {
 impl Validator<'_> {
     fn config(&self, mut raw: RawConfig) -> Result<Config, ConfigError> {
         let redis = self.redis(&mut raw)?;
+        let moderation_cache = self.moderation_cache(&raw)?;
         let threads = self.number("threads", raw.threads)?;
-        let batch_tokens = self.number("batch_tokens", raw.batch_tokens)?;
         Ok(Config {
             listen: self.listen(raw.listen)?,
             tls: self.tls(raw.tls_certificate_file, raw.tls_key_file, raw.tls_client_ca_file)?,
@@ -357,9 +363,9 @@ impl Validator<'_> {
             request_timeout: Duration::from_millis(self.number("request_timeout_ms", raw.request_timeout_ms)?),
             shutdown_grace: Duration::from_millis(self.number("shutdown_grace_ms", raw.shutdown_grace_ms)?),
             text_queue: self.number("text_queue", raw.text_queue)?,
-            batch_tokens,
-            cuda_batch_tokens: if raw.batch_tokens.is_some() { batch_tokens } else { CUDA_BATCH_TOKENS },
+            batch_tokens: self.number_or_auto("batch_tokens", raw.batch_tokens)?,
             batch_wait: Duration::from_micros(self.number("batch_wait_us", raw.batch_wait_us)?),
+            moderation_cache,
             generator_slots: self.number("generator_slots", raw.generator_slots)?,
             generator_queue: self.number("generator_queue", raw.generator_queue)?,
             prefill_tokens: self.number("prefill_tokens", raw.prefill_tokens)?,
@@ -388,6 +394,24 @@ impl Validator<'_> {
             return Err(self.invalid(name));
         }
         N::try_from(value).map_err(|_| self.invalid(name))
+    }
+
+    /// The number, within the bounds of [`SETTINGS`]; none for `auto`, which is the default.
+    fn number_or_auto(&self, name: &'static str, value: Option<NumberOrAuto>) -> Result<Option<usize>, ConfigError> {
+        let Some(NumberOrAuto::Number(number)) = value else { return Ok(None) };
+        match SETTINGS.iter().find(|setting| setting.name == name).map(|setting| setting.kind) {
+            Some(Kind::NumberOrAuto { min, max }) if (min..=max).contains(&number) => {
+                usize::try_from(number).map(Some).map_err(|_| self.invalid(name))
+            }
+            _ => Err(self.invalid(name)),
+        }
+    }
+
+    /// The bounds are judged also where they bound nothing.
+    fn moderation_cache(&self, raw: &RawConfig) -> Result<Option<CacheBounds>, ConfigError> {
+        let entries = self.number("moderation_cache_entries", raw.moderation_cache_entries)?;
+        let age = Duration::from_secs(self.number("moderation_cache_seconds", raw.moderation_cache_seconds)?);
+        Ok(raw.moderation_cache.unwrap_or(true).then_some(CacheBounds { entries, age }))
     }
 
     fn path(&self, name: &'static str, value: Option<PathBuf>, default: &str) -> Result<PathBuf, ConfigError> {
@@ -564,7 +588,9 @@ mod tests {
         assert_eq!(config.request_timeout, Duration::from_secs(30));
         assert_eq!(config.shutdown_grace, Duration::from_secs(25));
         assert_eq!(config.batch_wait, Duration::from_micros(500));
-        assert_eq!((config.text_queue, config.batch_tokens, config.cuda_batch_tokens), (1024, 2048, 16_384));
+        assert_eq!((config.text_queue, config.batch_tokens), (1024, None));
+        let cache = CacheBounds { entries: 10_000, age: Duration::from_mins(1) };
+        assert_eq!(config.moderation_cache, Some(cache));
         assert_eq!((config.generator_slots, config.generator_queue, config.image_queue), (8, 64, 32));
         assert_eq!((config.prefill_tokens, config.speculation), (16, Speculation::Off));
         assert_eq!((config.max_connections, config.header_timeout), (1024, Duration::from_secs(10)));
@@ -587,6 +613,39 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_is_measured_unless_a_number_is_set() {
+        let tokens = |toml, environment: &[(&str, &str)], flags: &[&str]| {
+            load(toml, environment, flags).map(|config| config.batch_tokens)
+        };
+        assert_eq!(tokens(Some("batch_tokens = 'auto'"), &[], &[]), Ok(None));
+        assert_eq!(tokens(Some("batch_tokens = 128"), &[], &[]), Ok(Some(128)));
+        assert_eq!(tokens(Some("batch_tokens = 256"), &[("DICHROIC_BATCH_TOKENS", "auto")], &[]), Ok(None));
+        assert_eq!(tokens(None, &[("DICHROIC_BATCH_TOKENS", "512")], &[]), Ok(Some(512)));
+        let flags = ["--batch-tokens", "1048576"];
+        assert_eq!(tokens(None, &[("DICHROIC_BATCH_TOKENS", "512")], &flags), Ok(Some(1_048_576)));
+        assert_eq!(tokens(Some("batch_tokens = 300"), &[], &["--batch-tokens", "auto"]), Ok(None));
+        for wrong in ["127", "1048577", "-1", "1.5", "'512'", "'Auto'", "''", "true"] {
+            assert_eq!(
+                refusal(Some(&format!("batch_tokens = {wrong}")), &[], &[]),
+                "batch_tokens, set by the file DIR/dichroic.toml, must be auto or a whole number from 128 to 1048576; \
+                 correct or remove it",
+                "{wrong}"
+            );
+        }
+        assert!(refusal(None, &[("DICHROIC_BATCH_TOKENS", "many")], &[]).contains("must be auto or a whole number"));
+    }
+
+    #[test]
+    fn scores_are_remembered_within_bounds_or_not_at_all() {
+        let cache = |toml, flags: &[&str]| load(Some(toml), &[], flags).map(|config| config.moderation_cache);
+        assert_eq!(cache("moderation_cache = false", &[]), Ok(None));
+        assert_eq!(cache("", &["--moderation-cache", "false"]), Ok(None));
+        let bounds = CacheBounds { entries: 5, age: Duration::from_secs(2) };
+        assert_eq!(cache("moderation_cache_entries = 5", &["--moderation-cache-seconds", "2"]), Ok(Some(bounds)));
+        assert!(cache("moderation_cache = false\nmoderation_cache_entries = 0", &[]).is_err());
+    }
+
+    #[test]
     fn the_device_is_one_of_three_words() {
         let device = |toml: &str, flags: &[&str]| load(Some(toml), &[], flags).map(|config| config.device);
         assert_eq!(device("device = 'auto'", &[]), Ok(DeviceChoice::Auto));
@@ -598,12 +657,6 @@ mod tests {
                 "device, set by the flag --device, must be cpu, cuda or auto; correct or remove it"
             );
         }
-    }
-
-    #[test]
-    fn a_budget_that_is_set_holds_on_every_device() {
-        let config = load(Some("batch_tokens = 2048"), &[], &[]).unwrap();
-        assert_eq!((config.batch_tokens, config.cuda_batch_tokens), (2048, 2048));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! Refuses unknown settings and unknown `DICHROIC_*` variables: a mistyped limit must not silently be no limit.
 //! Runs on the starting thread.
 
-use std::{ffi::OsString, fmt, path::PathBuf};
+use std::{ffi::OsString, fmt, path::PathBuf, str::FromStr};
 
 use figment::{
     Metadata, Profile, Provider,
@@ -30,6 +30,13 @@ pub enum Kind {
     List,
     /// `true` or `false`.
     Switch,
+    /// A whole number within bounds, or the word `auto`, which is the default.
+    NumberOrAuto {
+        /// Smallest accepted.
+        min: u64,
+        /// Largest accepted.
+        max: u64,
+    },
     /// A whole number within bounds.
     Number {
         /// Used when the setting is absent.
@@ -78,11 +85,15 @@ const fn number(name: &'static str, default: u64, min: u64, max: u64) -> Setting
     Setting { name, kind: Kind::Number { default, min, max } }
 }
 
+const fn number_or_auto(name: &'static str, min: u64, max: u64) -> Setting {
+    Setting { name, kind: Kind::NumberOrAuto { min, max } }
+}
+
 /// Settings that hold or may hold a secret. They have no flag: command lines are visible to every user of the machine.
 pub const SECRETS: [&str; 3] = ["api_key", "redis_url", "redis_password"];
 
 /// Every setting, in the order of the help.
-pub const SETTINGS: [Setting; 34] = [
+pub const SETTINGS: [Setting; 37] = [
     text("listen"),
     text("tls_certificate_file"),
     text("tls_key_file"),
@@ -104,9 +115,12 @@ pub const SETTINGS: [Setting; 34] = [
     number("request_timeout_ms", 30_000, 100, 600_000),
     number("shutdown_grace_ms", 25_000, 0, 600_000),
     number("text_queue", 1_024, 1, 65_536),
-    // A classifier's window is 256 tokens: a smaller budget could never hold one.
-    number("batch_tokens", 2_048, 256, 1_048_576),
+    // A smaller one would take hardly more than one text at a time.
+    number_or_auto("batch_tokens", 128, 1_048_576),
     number("batch_wait_us", 500, 0, 1_000_000),
+    Setting { name: "moderation_cache", kind: Kind::Switch },
+    number("moderation_cache_entries", 10_000, 1, 1_000_000),
+    number("moderation_cache_seconds", 60, 1, 3_600),
     number("generator_slots", 8, 1, 256),
     number("generator_queue", 64, 1, 65_536),
     // A prompt is not cut into single tokens, nor into more than the decoder computes at once.
@@ -149,8 +163,11 @@ pub(super) struct RawConfig {
     pub(super) request_timeout_ms: Option<u64>,
     pub(super) shutdown_grace_ms: Option<u64>,
     pub(super) text_queue: Option<u64>,
-    pub(super) batch_tokens: Option<u64>,
+    pub(super) batch_tokens: Option<NumberOrAuto>,
     pub(super) batch_wait_us: Option<u64>,
+    pub(super) moderation_cache: Option<bool>,
+    pub(super) moderation_cache_entries: Option<u64>,
+    pub(super) moderation_cache_seconds: Option<u64>,
     pub(super) generator_slots: Option<u64>,
     pub(super) generator_queue: Option<u64>,
     pub(super) prefill_tokens: Option<u64>,
@@ -162,6 +179,35 @@ pub(super) struct RawConfig {
     pub(super) log_format: Option<String>,
     pub(super) log: Option<String>,
     pub(super) otlp_endpoint: Option<String>,
+}
+
+/// The value of a setting of [`Kind::NumberOrAuto`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(untagged)]
+pub enum NumberOrAuto {
+    /// A number, not yet held against its bounds.
+    Number(u64),
+    /// A word.
+    Word(Auto),
+}
+
+/// The one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Auto {
+    /// The server chooses.
+    Auto,
+}
+
+impl FromStr for NumberOrAuto {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "auto" => Ok(Self::Word(Auto::Auto)),
+            number => number.parse().map(Self::Number).map_err(|_| "neither a whole number nor the word auto"),
+        }
+    }
 }
 
 fn secret<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SecretString>, D::Error> {
@@ -244,14 +290,24 @@ pub struct ServeFlags {
     /// [default: 1024] [env: DICHROIC_TEXT_QUEUE]
     #[arg(long, value_name = "N")]
     pub text_queue: Option<u64>,
-    /// Most tokens, padding counted, that the classifier takes at once; where it is not set, 16384 on a GPU
-    /// [default: 2048] [env: DICHROIC_BATCH_TOKENS]
+    /// Most tokens, padding counted, that a text classifier takes at once; auto measures it on this machine, after the
+    /// start and while nothing waits, and is 16384 on a GPU [default: auto] [env: DICHROIC_BATCH_TOKENS]
     #[arg(long, value_name = "N")]
-    pub batch_tokens: Option<u64>,
+    pub batch_tokens: Option<NumberOrAuto>,
     /// How long a batch waits for company, in microseconds; 0 for not at all
     /// [default: 500] [env: DICHROIC_BATCH_WAIT_US]
     #[arg(long, value_name = "US")]
     pub batch_wait_us: Option<u64>,
+    /// Whether a text that was moderated a moment ago is answered from memory, which holds a keyed hash of it and its
+    /// scores: true or false [default: true] [env: DICHROIC_MODERATION_CACHE]
+    #[arg(long, value_name = "BOOL", hide_possible_values = true)]
+    pub moderation_cache: Option<bool>,
+    /// Texts whose scores each text classifier keeps [default: 10000] [env: DICHROIC_MODERATION_CACHE_ENTRIES]
+    #[arg(long, value_name = "N")]
+    pub moderation_cache_entries: Option<u64>,
+    /// How long scores are kept, in seconds [default: 60] [env: DICHROIC_MODERATION_CACHE_SECONDS]
+    #[arg(long, value_name = "S")]
+    pub moderation_cache_seconds: Option<u64>,
     /// Texts generated side by side by one model; each takes memory for its context
     /// [default: 8] [env: DICHROIC_GENERATOR_SLOTS]
     #[arg(long, value_name = "N")]
@@ -354,7 +410,9 @@ fn typed(kind: Kind, value: String) -> Value {
         Kind::List => value.split(',').map(str::trim).filter(|item| !item.is_empty()).collect::<Vec<_>>().into(),
         // What is no switch or no number stays a text, which is then refused by its type.
         Kind::Switch => value.trim().parse::<bool>().map_or_else(|_| Value::from(value), Value::from),
-        Kind::Number { .. } => value.trim().parse::<u64>().map_or_else(|_| Value::from(value), Value::from),
+        Kind::Number { .. } | Kind::NumberOrAuto { .. } => {
+            value.trim().parse::<u64>().map_or_else(|_| Value::from(value), Value::from)
+        }
     }
 }
 

@@ -56,6 +56,13 @@ impl<T> Inbox<T> {
         self.arrived.notify_all();
     }
 
+    /// Has every waiting worker look around: something other than an item is there for it.
+    pub(super) fn wake(&self) {
+        // Taken and let go, so that no worker is between its last look and its wait.
+        drop(self.lock());
+        self.arrived.notify_all();
+    }
+
     pub(super) fn hold(&self) -> Held<'_, T> {
         Held { inbox: self, guard: self.lock() }
     }

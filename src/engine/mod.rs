@@ -11,7 +11,7 @@ mod pulse;
 
 use std::sync::Arc;
 
-pub use batch::{BatchOptions, Batcher};
+pub use batch::{BatchOptions, Batcher, Calibrated};
 pub use generate::{Finish, GenerateParams, Generation, Generator, GeneratorOptions, Lookup, Sampling};
 
 use crate::runtime::RuntimeError;

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::domain::Category;
 
-/// Most tokens of a window: the least that `batch_tokens` may be, so that a batch can hold one.
+/// Most tokens of a window.
 const WINDOW: usize = 256;
 /// As many of its positions a model may keep for itself: in one well-known family texts begin at the third.
 const KEPT_POSITIONS: usize = 2;

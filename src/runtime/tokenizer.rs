@@ -51,6 +51,18 @@ impl WindowTokenizer {
         Ok(TextTokens { raw: self.cut(&raw), normalised })
     }
 
+    /// Tokens of the longest window.
+    pub fn window(&self) -> usize {
+        self.spec.window
+    }
+
+    /// A window of so many tokens and of no text, to measure with. Its ids are ones that every model here has.
+    pub fn filler(&self, tokens: usize) -> Window {
+        let mut ids = vec![self.spec.cls_id; tokens.saturating_sub(1)];
+        ids.push(self.spec.sep_id);
+        Window(ids)
+    }
+
     fn cut(&self, tokens: &[u32]) -> Vec<Window> {
         let room = self.spec.window - 2;
         let mut windows = Vec::new();

@@ -8,12 +8,12 @@ use std::{
 use tokio::sync::Semaphore;
 
 use super::{
-    RETRY_AFTER, ServiceError, in_portions,
+    RETRY_AFTER, ScoreCache, ServiceError, in_portions,
     pool::{Task, on_pool},
 };
 use crate::{
     domain::{Expressibility, Scores},
-    engine::Batcher,
+    engine::{Batcher, Calibrated},
     runtime::{TextOutput, TextTokens, Window, WindowTokenizer},
     telemetry::Metrics,
 };
@@ -33,6 +33,7 @@ pub struct TextGuardian {
     special_threshold: f32,
     digest: String,
     metrics: Arc<Metrics>,
+    cache: Option<ScoreCache>,
 }
 
 /// What the classifier says of a whole text.
@@ -54,7 +55,13 @@ impl TextGuardian {
         metrics: Arc<Metrics>,
     ) -> Self {
         let long_texts = Arc::new(Semaphore::new(LONG_TEXTS));
-        Self { tokenizer: Arc::new(tokenizer), long_texts, batcher, special_threshold, digest, metrics }
+        Self { tokenizer: Arc::new(tokenizer), long_texts, batcher, special_threshold, digest, metrics, cache: None }
+    }
+
+    /// The same, which answers texts that were judged a moment ago from memory.
+    #[must_use]
+    pub fn with_cache(self, cache: ScoreCache) -> Self {
+        Self { cache: Some(cache), ..self }
     }
 
     pub(super) fn digest(&self) -> &str {
@@ -65,9 +72,21 @@ impl TextGuardian {
         self.batcher.answered_within(span)
     }
 
-    /// Classifies a word: proof that the model answers.
+    /// Classifies a word: proof that the model answers, which a remembered answer would not be.
     pub(super) async fn probe(&self, time: Duration) -> Result<(), ServiceError> {
-        self.judge("ready".into(), Instant::now() + time).await.map(drop)
+        self.classify(vec!["ready".into()], Instant::now() + time).await.map(drop)
+    }
+
+    /// Chooses the token budget of a batch by measurement; none where there was nothing to choose by.
+    pub(super) async fn calibrate(&self) -> Option<Calibrated> {
+        let tokenizer = Arc::clone(&self.tokenizer);
+        self.batcher.calibrate(self.tokenizer.window(), move |tokens| tokenizer.filler(tokens)).await
+    }
+
+    pub(super) fn forget_expired(&self) {
+        if let Some(cache) = &self.cache {
+            cache.forget_expired();
+        }
     }
 
     /// Classifies a text of any length.
@@ -76,12 +95,20 @@ impl TextGuardian {
         judgements.pop().ok_or(ServiceError::Internal)
     }
 
-    /// Classifies several texts, their windows side by side.
+    /// Classifies several texts, those that are remembered without an inference.
     pub(super) async fn judge_all(
         &self,
         texts: Vec<String>,
         deadline: Instant,
     ) -> Result<Vec<Judgement>, ServiceError> {
+        match &self.cache {
+            Some(cache) => cache.judge(&texts, |texts| self.classify(texts, deadline)).await,
+            None => self.classify(texts, deadline).await,
+        }
+    }
+
+    /// Runs the classifier over several texts, their windows side by side.
+    async fn classify(&self, texts: Vec<String>, deadline: Instant) -> Result<Vec<Judgement>, ServiceError> {
         let mut windows = Vec::new();
         let mut counts = Vec::with_capacity(texts.len());
         for tokens in self.tokens(texts).await? {

@@ -11,6 +11,7 @@ mod pool;
 mod prism;
 mod readiness;
 mod reading;
+mod score_cache;
 mod sunshine;
 mod writer;
 
@@ -26,6 +27,7 @@ pub use guardian_image::ImageGuardian;
 pub use guardian_text::TextGuardian;
 pub use readiness::{ModelStatus, Readiness};
 pub use reading::{PageText, ReaderStages, TextReader};
+pub use score_cache::{ScoreCache, ScoreCacheOptions};
 pub use writer::Writer;
 
 use crate::{
@@ -222,6 +224,38 @@ impl Services {
     /// Whether every installed model answers, by work or a canary inference that is at most a few seconds old.
     pub async fn readiness(&self) -> Readiness {
         self.readiness.check(&self.models, self.options.device).await
+    }
+
+    /// Measures each text classifier, one after the other and only while nothing waits for it, and has it take batches
+    /// of the size that suits this machine.
+    pub async fn calibrate(&self) {
+        for (id, text) in self.classifiers() {
+            if let Some(found) = text.calibrate().await {
+                tracing::info!(%id, tokens = found.budget, measured = %found, "batch size chosen");
+            } else {
+                tracing::warn!(%id, "the batch size could not be measured and stays as it is");
+            }
+        }
+    }
+
+    /// Lets go of moderation scores that are too old to be given out again.
+    pub fn forget_expired(&self) {
+        for (_, text) in self.classifiers() {
+            text.forget_expired();
+        }
+    }
+
+    /// Each text classifier once, however many identifiers share it.
+    fn classifiers(&self) -> Vec<(ModelId, &Arc<TextGuardian>)> {
+        let mut found: Vec<(ModelId, &Arc<TextGuardian>)> = Vec::new();
+        for (&id, models) in &self.models {
+            if let Some(text) = &models.text
+                && !found.iter().any(|(_, other)| Arc::ptr_eq(other, text))
+            {
+                found.push((id, text));
+            }
+        }
+        found
     }
 
     /// Leave for a picture to be decoded or to wait for it.

@@ -50,6 +50,10 @@ pub struct Metrics {
     shared_tokens: IntCounterVec,
     guessed_tokens: IntCounterVec,
     accepted_tokens: IntCounterVec,
+    batch_tokens: IntGaugeVec,
+    cache_hits: IntCounterVec,
+    cache_misses: IntCounterVec,
+    cache_evictions: IntCounterVec,
 }
 
 /// The series of one loaded model, resolved once so that workers do no label look-ups.
@@ -83,11 +87,19 @@ pub struct ModelMetrics {
     pub guessed_tokens: IntCounter,
     /// Guessed tokens that the model would have written.
     pub accepted_tokens: IntCounter,
+    /// Most tokens that a pass of a text classifier takes, padding counted; 0 until they are set or measured.
+    pub batch_tokens: IntGauge,
+    /// Texts answered by what was said of the same text a moment ago, or is being said.
+    pub cache_hits: IntCounter,
+    /// Texts that were looked for in the cache and then classified.
+    pub cache_misses: IntCounter,
+    /// Answers that the cache gave up before their time, for want of room.
+    pub cache_evictions: IntCounter,
 }
 
 /// What may panic outside of the models' workers: an async thread, a large body being parsed, a long text being
-/// tokenised, a picture being decoded or read, the key file or the files of TLS being read.
-pub const TASKS: [&str; 6] = ["request", "body", "text", "picture", "keys", "tls"];
+/// tokenised, a picture being decoded or read, the key file or the files of TLS being read, old scores being let go.
+pub const TASKS: [&str; 7] = ["request", "body", "text", "picture", "keys", "tls", "cache"];
 /// How a batch of spans may fare.
 pub const OUTCOMES: [&str; 2] = ["sent", "failed"];
 
@@ -146,6 +158,14 @@ impl Metrics {
             )?,
             guessed_tokens: make.counters("guessed_tokens_total", "Tokens guessed by prompt lookup.", MODEL)?,
             accepted_tokens: make.counters("accepted_tokens_total", "Guessed tokens that were right.", MODEL)?,
+            batch_tokens: make.gauges("batch_tokens", "Most tokens in a pass, padding counted.", MODEL)?,
+            cache_hits: make.counters("moderation_cache_hits_total", "Texts answered from memory.", MODEL)?,
+            cache_misses: make.counters("moderation_cache_misses_total", "Texts not found in memory.", MODEL)?,
+            cache_evictions: make.counters(
+                "moderation_cache_evictions_total",
+                "Answers given up for want of room.",
+                MODEL,
+            )?,
             registry,
             process,
         };
@@ -177,6 +197,10 @@ impl Metrics {
             shared_tokens: self.shared_tokens.with_label_values(labels),
             guessed_tokens: self.guessed_tokens.with_label_values(labels),
             accepted_tokens: self.accepted_tokens.with_label_values(labels),
+            batch_tokens: self.batch_tokens.with_label_values(labels),
+            cache_hits: self.cache_hits.with_label_values(labels),
+            cache_misses: self.cache_misses.with_label_values(labels),
+            cache_evictions: self.cache_evictions.with_label_values(labels),
         }
     }
 

@@ -48,6 +48,26 @@ fn a_run_sends_what_was_asked_for_and_reports_it() {
 }
 
 #[test]
+fn nothing_that_is_measured_comes_from_memory() {
+    let (folder, server) = serving(&UNLIMITED);
+    let count = |series: &str| -> u64 {
+        let labels = r#"{component="text",model="alpha-4o-mini"}"#;
+        let metrics = server.get("/metrics");
+        let name = format!("dichroic_moderation_cache_{series}_total{labels} ");
+        metrics.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
+    };
+    for operation in ["guardian_text", "moderation"] {
+        let output = bench(folder.path(), &server, KEY, &["--requests", "30", "--operation", operation]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+    assert_eq!((count("hits"), count("misses")), (0, 62));
+    // The server does remember.
+    let body = serde_json::json!({"text": "a nice day"});
+    assert_eq!(server.ask("/v1/guardians/text", &body), server.ask("/v1/guardians/text", &body));
+    assert_eq!((count("hits"), count("misses")), (1, 63));
+}
+
+#[test]
 fn time_ends_a_run() {
     let (folder, server) = serving(&UNLIMITED);
     let output = bench(folder.path(), &server, KEY, &["--requests", "1000000", "--seconds", "1", "--json"]);

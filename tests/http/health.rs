@@ -1,7 +1,10 @@
 //! Probes and metrics.
 
 use axum::http::Method;
-use dichroic::domain::{Device, UsageLimit};
+use dichroic::{
+    domain::{Device, UsageLimit},
+    engine::batch::BUDGETS,
+};
 use serde_json::json;
 
 use crate::support::{GUARD_TEXT, Server, Setup, bare, sound};
@@ -62,6 +65,23 @@ async fn a_model_that_has_just_worked_is_ready_without_a_canary() {
         let line = format!("dichroic_batch_size_count{{component=\"{component}\",model=\"double\"}} {batches}");
         assert!(metrics.text().lines().any(|found| found == line), "no {line} in\n{}", metrics.text());
     }
+}
+
+#[tokio::test]
+async fn the_measured_size_of_a_batch_is_told() {
+    let server = Server::with(Setup { apart: true, ..Setup::default() });
+    let told = |metrics: &str, model: &str| -> usize {
+        let name = format!("dichroic_batch_tokens{{component=\"text\",model=\"{model}\"}} ");
+        metrics.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
+    };
+    let before = server.get("/metrics").await;
+    assert_eq!([told(before.text(), "double"), told(before.text(), "other")], [0, 0]);
+    server.services.calibrate().await;
+    let after = server.get("/metrics").await;
+    for model in ["double", "other"] {
+        assert!(BUDGETS.contains(&told(after.text(), model)), "{}", after.text());
+    }
+    server.post(GUARD_TEXT, &sound(GUARD_TEXT)).await.assert_ok();
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, also inside a helper")]
 
 mod bodies;
+mod cache;
 mod credentials;
 mod documentation;
 mod errors;

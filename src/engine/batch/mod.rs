@@ -1,9 +1,12 @@
 //! Dynamic micro-batching for one-pass models.
 //!
 //! Callers push into one bounded inbox; the workers of a model share it. The worker that holds the inbox gathers a
-//! batch by [`BatchPolicy`], lets go, runs it and answers each caller.
+//! batch by [`BatchPolicy`], lets go, runs it and answers each caller. While nothing waits, a worker may measure which
+//! batches suit the machine: one pass at a time, after each of which it looks at the inbox first.
 
+mod calibration;
 mod policy;
+mod tuning;
 mod worker;
 
 use std::{
@@ -14,8 +17,13 @@ use std::{
 
 use tokio::sync::oneshot;
 
+pub use calibration::{BUDGETS, Calibrated};
 pub use policy::BatchPolicy;
 
+use self::{
+    calibration::Plan,
+    tuning::{Measurement, Tuning},
+};
 use super::{EngineError, Factory, inbox::Inbox, pulse::Pulse};
 use crate::{
     runtime::{Forward, RuntimeError},
@@ -38,6 +46,8 @@ pub struct Batcher<I, O> {
     inbox: Arc<Inbox<Job<I, O>>>,
     cost: fn(&I) -> usize,
     pulse: Arc<Pulse>,
+    tuning: Arc<Tuning<I>>,
+    items: usize,
     component: Arc<str>,
     workers: Vec<JoinHandle<()>>,
 }
@@ -65,6 +75,7 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
     ) -> Result<Self, RuntimeError> {
         let inbox = Arc::new(Inbox::new(options.capacity));
         let pulse = Arc::new(Pulse::new(Instant::now()));
+        let tuning = Arc::new(Tuning::new(options.policy.budget));
         let mut workers = Vec::with_capacity(options.workers);
         for number in 0..options.workers.max(1) {
             let worker = worker::Worker {
@@ -72,6 +83,8 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
                 factory: Arc::clone(factory),
                 inbox: Arc::clone(&inbox),
                 pulse: Arc::clone(&pulse),
+                tuning: Arc::clone(&tuning),
+                measurement: None,
                 policy: options.policy,
                 metrics: metrics.clone(),
             };
@@ -81,7 +94,8 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
                 .map_err(|error| RuntimeError::Load(format!("cannot start a worker thread: {error}")))?;
             workers.push(thread);
         }
-        Ok(Self { inbox, cost: F::cost, pulse, component: Arc::clone(&metrics.component), workers })
+        let (items, component) = (options.policy.items, Arc::clone(&metrics.component));
+        Ok(Self { inbox, cost: F::cost, pulse, tuning, items, component, workers })
     }
 
     /// Queues all inputs or none and answers them in order. Dropping the future takes them out of the queue.
@@ -106,6 +120,19 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
             outputs.push(answer.await.unwrap_or(Err(EngineError::ShuttingDown))?);
         }
         Ok(outputs)
+    }
+
+    /// Has a worker that has nothing to do run some shapes, and sets the budget of a batch to the smallest that is
+    /// about as fast as the fastest. `sample` makes an input of a cost, `longest` is the highest cost of one. Between
+    /// two shapes the worker takes what waits, so that a request waits for one of them at most. Dropping the future
+    /// ends it.
+    ///
+    /// None where nothing could be measured; the budget is then as it was.
+    pub async fn calibrate(&self, longest: usize, sample: impl Fn(usize) -> I + Send + 'static) -> Option<Calibrated> {
+        let (reply, answer) = oneshot::channel();
+        self.tuning.ask(Measurement { plan: Plan::new(self.items, longest), sample: Box::new(sample), reply });
+        self.inbox.wake();
+        answer.await.ok().flatten()
     }
 
     /// Items that may wait: more in one submission are always refused.
@@ -298,5 +325,61 @@ mod tests {
         bench.permits.send(()).unwrap();
         assert_eq!(bench.batcher.submit(vec![5], soon()).await, Ok(vec![5]));
         assert_eq!(bench.built.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn a_measured_budget_is_the_budget_from_then_on() {
+        let bench = bench(16);
+        for _ in 0..100 {
+            bench.permits.send(()).unwrap();
+        }
+        let found = bench.batcher.calibrate(256, |cost| cost).await.unwrap();
+        // Eight items are the most in a batch: above 512 nothing changes, and the smallest of equals is chosen.
+        assert!([128, 256, 512].contains(&found.budget), "{found:?}");
+        assert_eq!(found.rates.iter().map(|&(budget, _)| budget).collect::<Vec<_>>(), BUDGETS);
+        assert_eq!(usize::try_from(bench.metrics.batch_tokens.get()), Ok(found.budget));
+        let measured = bench.batches.lock().unwrap().len();
+        assert!(bench.batches.lock().unwrap().iter().flatten().all(|cost| [16, 64].contains(cost)));
+        assert_eq!(bench.metrics.batch_size.get_sample_count(), 0, "measuring is nobody's work");
+        // They fit into the budget of 1,000 that the batcher was started with.
+        assert_eq!(bench.batcher.submit(vec![400, 400], soon()).await, Ok(vec![400, 400]));
+        assert_eq!(bench.batches.lock().unwrap()[measured..], [vec![400], vec![400]]);
+    }
+
+    #[tokio::test]
+    async fn a_request_waits_for_one_measured_pass_at_most() {
+        let bench = bench(16);
+        let measuring = {
+            let batcher = Arc::clone(&bench.batcher);
+            tokio::spawn(async move { batcher.calibrate(256, |cost| cost).await })
+        };
+        until(|| bench.started.load(Ordering::SeqCst) == 1).await;
+        let answer = queued(&bench, vec![5], soon(), 1).await;
+        bench.permits.send(()).unwrap();
+        bench.permits.send(()).unwrap();
+        assert_eq!(answer.await.unwrap(), Ok(vec![5]));
+        assert_eq!(bench.batches.lock().unwrap()[..2], [vec![16; 8], vec![5]]);
+        // Nobody waits for the result any more: after the pass under way there are requests alone.
+        measuring.abort();
+        assert!(measuring.await.unwrap_err().is_cancelled());
+        for _ in 0..4 {
+            bench.permits.send(()).unwrap();
+        }
+        assert_eq!(bench.batcher.submit(vec![6], soon()).await, Ok(vec![6]));
+        assert_eq!(bench.batcher.submit(vec![7, 8], soon()).await, Err(EngineError::Failed));
+        assert!(bench.started.load(Ordering::SeqCst) <= 5);
+    }
+
+    #[tokio::test]
+    async fn a_model_that_cannot_be_measured_keeps_its_budget_and_serves_on() {
+        let bench = bench(16);
+        for _ in 0..3 {
+            bench.permits.send(()).unwrap();
+        }
+        assert_eq!(bench.batcher.calibrate(256, |_| 7).await, None);
+        assert_eq!(bench.batcher.calibrate(256, |_| 13).await, None);
+        assert_eq!((bench.metrics.failures.get(), bench.metrics.panics.get()), (2, 1));
+        assert_eq!(bench.metrics.batch_tokens.get(), 1000);
+        assert_eq!(bench.batcher.submit(vec![5], soon()).await, Ok(vec![5]));
     }
 }

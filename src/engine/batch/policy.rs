@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 /// Bounds of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchPolicy {
-    /// Padded cost of a batch: items × the costliest item. An item above the budget runs alone.
+    /// Padded cost of a batch: items × the costliest item. An item above the budget runs alone. A batcher that was
+    /// calibrated has another one.
     pub budget: usize,
     /// Items in a batch.
     pub items: usize,

@@ -9,32 +9,49 @@ use std::{
 use super::{
     super::{EngineError, Factory, inbox::Inbox, pulse::Pulse},
     Job,
+    calibration::Shape,
     policy::{BatchPolicy, Gather},
+    tuning::{Measurement, Tuning},
 };
 use crate::{runtime::Forward, telemetry::ModelMetrics};
 
 /// Pause before a model that could not be loaded again is tried once more.
 const RELOAD_PAUSE: Duration = Duration::from_secs(1);
+/// Pause before a worker that is to measure looks again whether it is alone.
+const COMPANY_PAUSE: Duration = Duration::from_millis(5);
 
 pub(super) struct Worker<F: Forward> {
     pub(super) model: Option<F>,
     pub(super) factory: Factory<F>,
     pub(super) inbox: Arc<Inbox<Job<F::Input, F::Output>>>,
     pub(super) pulse: Arc<Pulse>,
+    pub(super) tuning: Arc<Tuning<F::Input>>,
+    /// The measurement that this worker has taken on.
+    pub(super) measurement: Option<Measurement<F::Input>>,
     pub(super) policy: BatchPolicy,
     pub(super) metrics: ModelMetrics,
+}
+
+/// What a worker does next.
+enum Work<I, O> {
+    Serve(Vec<Job<I, O>>),
+    Measure(Shape),
 }
 
 impl<F: Forward> Worker<F> {
     /// Serves until the inbox is closed; what still waits then is answered with `ShuttingDown`.
     pub(super) fn run(mut self) {
-        while let Some(batch) = self.gather() {
-            self.serve(batch);
+        while let Some(work) = self.gather() {
+            match work {
+                Work::Serve(batch) => self.serve(batch),
+                Work::Measure(shape) => self.measure(shape),
+            }
         }
     }
 
-    fn gather(&self) -> Option<Vec<Job<F::Input, F::Output>>> {
-        let mut held = self.inbox.hold();
+    fn gather(&mut self) -> Option<Work<F::Input, F::Output>> {
+        let inbox = Arc::clone(&self.inbox);
+        let mut held = inbox.hold();
         loop {
             if held.closed() {
                 for job in held.queue().drain(..) {
@@ -46,19 +63,70 @@ impl<F: Forward> Worker<F> {
             let queue = held.queue();
             self.skip_the_gone(queue, now);
             let Some(oldest) = queue.front().map(|job| job.queued) else {
-                held = held.wait(None);
+                if let Some(shape) = self.next_shape() {
+                    return Some(Work::Measure(shape));
+                }
+                held = held.wait(self.measurement.is_some().then_some(COMPANY_PAUSE));
                 continue;
             };
             let costs: Vec<usize> = queue.iter().map(|job| job.cost).collect();
-            match self.policy.decide(&costs, oldest, now) {
+            let policy = BatchPolicy { budget: self.tuning.budget(), ..self.policy };
+            match policy.decide(&costs, oldest, now) {
                 Gather::Wait(time) => held = held.wait(Some(time)),
                 Gather::Run(places) => {
                     let mut batch: Vec<_> = places.iter().rev().filter_map(|&place| queue.remove(place)).collect();
                     batch.reverse();
-                    return Some(batch);
+                    return Some(Work::Serve(batch));
                 }
             }
         }
+    }
+
+    /// What is to be measured now, for a worker that nothing waits for.
+    fn next_shape(&mut self) -> Option<Shape> {
+        if self.measurement.is_none() {
+            self.measurement = self.tuning.take();
+        }
+        // Whoever asked for it has left.
+        self.measurement.take_if(|measurement| measurement.reply.is_closed());
+        let measurement = self.measurement.as_ref()?;
+        if self.tuning.busy() { None } else { measurement.plan.next() }
+    }
+
+    /// Runs one shape of no text. It is no work of anybody's: the metrics of passes leave it out.
+    fn measure(&mut self, shape: Shape) {
+        let (Some(mut measurement), Some(model)) = (self.measurement.take(), self.model.as_mut()) else { return };
+        let batch: Vec<F::Input> = (0..shape.rows).map(|_| (measurement.sample)(shape.tokens)).collect();
+        let begun = self.tuning.begun();
+        let start = Instant::now();
+        // As in `serve`.
+        let result = catch_unwind(AssertUnwindSafe(|| model.run(&batch)));
+        let time = start.elapsed();
+        match result {
+            Ok(Ok(_)) => {
+                measurement.plan.record(time, self.tuning.begun() == begun);
+                if measurement.plan.next().is_some() {
+                    self.measurement = Some(measurement);
+                    return;
+                }
+            }
+            Ok(Err(error)) => {
+                tracing::error!(%error, "a batch for measuring failed");
+                self.metrics.failures.inc();
+            }
+            Err(_) => {
+                tracing::error!("a worker panicked while it measured; it is replaced");
+                self.metrics.panics.inc();
+                self.metrics.failures.inc();
+                self.reload();
+            }
+        }
+        let found = measurement.plan.conclusion();
+        if let Some(found) = &found {
+            self.tuning.set_budget(found.budget);
+        }
+        self.metrics.batch_tokens.set(self.tuning.budget().try_into().unwrap_or(i64::MAX));
+        let _ = measurement.reply.send(found);
     }
 
     fn skip_the_gone(&self, queue: &mut std::collections::VecDeque<Job<F::Input, F::Output>>, now: Instant) {
@@ -97,7 +165,9 @@ impl<F: Forward> Worker<F> {
             replies.push(job.reply);
         }
         // The model is dropped and rebuilt after a panic, so no half-changed state is seen again.
+        self.tuning.pass_begins();
         let result = catch_unwind(AssertUnwindSafe(|| model.run(&inputs)));
+        self.tuning.pass_ends();
         self.metrics.observe_batch(inputs.len(), costs, padded, start.elapsed());
         if F::TAKES_TOKENS {
             self.metrics.input_tokens.inc_by(costs as u64);

@@ -25,7 +25,10 @@ use dichroic::{
         manifest::{DetectorSpec, OrientationSpec, RecogniserSpec, TextReaderSpec},
     },
     runtime::{Forward, PromptTokenizer, RuntimeError, WindowTokenizer},
-    service::{ImageGuardian, Models, ReaderStages, ServiceOptions, Services, TextGuardian, TextReader, Writer},
+    service::{
+        ImageGuardian, Models, ReaderStages, ScoreCache, ScoreCacheOptions, ServiceOptions, Services, TextGuardian,
+        TextReader, Writer,
+    },
     telemetry::{Metrics, Traces},
 };
 use http_body_util::BodyExt;
@@ -48,6 +51,7 @@ pub(crate) const OPERATIONS: [&str; 5] = [PRISMS, SUNSHINES, GUARD_TEXT, GUARD_I
 pub(crate) const KEY: &str = "bootstrap-key-of-the-tests";
 
 /// What a test server is made of. `Default` is a generous one.
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub(crate) struct Setup {
     pub(crate) limit: UsageLimit,
     pub(crate) limiter: Arc<dyn Limiter>,
@@ -63,6 +67,10 @@ pub(crate) struct Setup {
     pub(crate) bodies: BodyLimits,
     pub(crate) playground: bool,
     pub(crate) traces: Traces,
+    /// Whether beta-3-haiku has a text classifier of its own instead of alpha's.
+    pub(crate) apart: bool,
+    /// What is remembered of moderated texts, if anything.
+    pub(crate) cache: Option<ScoreCacheOptions>,
 }
 
 impl Default for Setup {
@@ -79,6 +87,8 @@ impl Default for Setup {
             bodies: BodyLimits::default(),
             playground: true,
             traces: Traces::default(),
+            apart: false,
+            cache: None,
         }
     }
 }
@@ -87,6 +97,7 @@ pub(crate) struct Server {
     pub(crate) router: Router,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) lifecycle: Lifecycle,
+    pub(crate) services: Arc<Services>,
     keys: Arc<KeyStore>,
     folder: TempDir,
 }
@@ -112,7 +123,7 @@ impl Server {
         let models = models(folder.path(), &setup, &metrics);
         let services = Arc::new(Services::new(models, options, Arc::clone(&metrics)));
         let app = App {
-            services,
+            services: Arc::clone(&services),
             keys: Arc::clone(&keys),
             limiter: setup.limiter,
             metrics: Arc::clone(&metrics),
@@ -121,7 +132,7 @@ impl Server {
             bodies: setup.bodies,
             playground: setup.playground,
         };
-        Self { router: router(app), metrics, lifecycle, keys, folder }
+        Self { router: router(app), metrics, lifecycle, services, keys, folder }
     }
 
     /// Issues a key, as `dichroic keys create` does.
@@ -275,14 +286,15 @@ impl Answer {
 
 fn models(folder: &Path, setup: &Setup, metrics: &Arc<Metrics>) -> BTreeMap<ModelId, Models> {
     let queue = setup.queue;
-    let text = Arc::new(text_guardian(folder, queue, metrics));
+    let text = Arc::new(text_guardian(folder, setup, "double", metrics));
     let alpha = Models {
         writer: Some(Arc::new(writer(folder, queue, metrics))),
         text: Some(Arc::clone(&text)),
         image: Some(Arc::new(image_guardian(queue, setup.heads, metrics))),
         reader: setup.reads.then(|| Arc::new(text_reader(queue, metrics))),
     };
-    let beta = Models { text: Some(text), ..Models::default() };
+    let own = setup.apart.then(|| Arc::new(text_guardian(folder, setup, "other", metrics)));
+    let beta = Models { text: Some(own.unwrap_or(text)), ..Models::default() };
     BTreeMap::from([(ModelId::Alpha, alpha), (ModelId::Beta, beta)])
 }
 
@@ -291,13 +303,17 @@ fn batching(capacity: usize) -> BatchOptions {
     BatchOptions { capacity, workers: 1, policy }
 }
 
-fn text_guardian(folder: &Path, queue: usize, metrics: &Arc<Metrics>) -> TextGuardian {
+fn text_guardian(folder: &Path, setup: &Setup, name: &str, metrics: &Arc<Metrics>) -> TextGuardian {
     let bundle = Bundle::open(&tokenizers::text_bundle(folder)).unwrap();
-    let model = metrics.model("double", "text");
+    let model = metrics.model(name, "text");
     let factory: dichroic::engine::Factory<Reader> = Arc::new(|| Ok(Reader));
-    let batcher = Batcher::start("text", batching(queue), &factory, &model).unwrap();
+    let batcher = Batcher::start("text", batching(setup.queue), &factory, &model).unwrap();
     let tokenizer = WindowTokenizer::open(&bundle).unwrap();
-    TextGuardian::new(tokenizer, batcher, 0.5, bundle.digest().to_owned(), Arc::clone(metrics))
+    let guardian = TextGuardian::new(tokenizer, batcher, 0.5, bundle.digest().to_owned(), Arc::clone(metrics));
+    match setup.cache {
+        Some(options) => guardian.with_cache(ScoreCache::new(options, &model).unwrap()),
+        None => guardian,
+    }
 }
 
 fn image_guardian(queue: usize, heads: bool, metrics: &Arc<Metrics>) -> ImageGuardian {
