@@ -40,7 +40,7 @@ pub(super) fn generator_bundle(folder: &Path) -> PathBuf {
 }
 
 fn bundle(dir: &Path, kind: &str, spec: Value) -> PathBuf {
-    std::fs::create_dir(dir).unwrap();
+    std::fs::create_dir_all(dir).unwrap();
     let files =
         [("model.onnx", "no graph: a double stands in".to_owned()), ("tokenizer.json", tokenizer().to_string())];
     let listed = files.map(|(name, content)| {
