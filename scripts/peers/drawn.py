@@ -18,13 +18,13 @@ SMALL = 48
 
 
 def large_photograph() -> bytes:
-    """A JPEG with nothing written in it: light from above, soft shapes of every size, and the grain of a film."""
+    """A JPEG with nothing written in it: light from above, large and soft shapes, and the grain of a film."""
     width, height = MEGAPIXEL
     random = np.random.default_rng(1)
     light = np.linspace(60, -60, height)[:, None, None] * np.array([0.6, 0.8, 1.2])
     values = np.full((height, width, 3), 120.0) + light
-    for cells in (3, 6, 12, 24, 48, 96):
-        # The smaller the shapes, the fainter: so it is in nature, and so nothing looks like strokes.
+    for cells in (3, 6, 12, 24):
+        # The smaller the shapes, the fainter, and none is as small as letters: so nothing looks like strokes.
         values += _soft(random, cells, width, height) * (110 / cells**0.8)
         values += _soft(random, cells, width, height) * (40 / cells**0.8) * random.uniform(-1, 1, 3)
     values += random.normal(0, 4, (height, width, 1))

@@ -161,12 +161,15 @@ class Agreement:
 
 
 def agreement(ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]], stop: Sequence[int]) -> Agreement:
-    """Compares up to our first stop token: what follows the end of an answer means nothing."""
+    """Compares up to our first stop token: what follows the end of an answer means nothing.
+
+    Of an empty answer the stop token itself is compared: an untuned model may say nothing to a tuned one's prompt.
+    """
     if len(ours) != len(theirs):
         raise ValueError(f"{len(theirs)} answers came instead of {len(ours)}")
     same, compared = [], []
     for mine, yours in zip(ours, theirs):
-        end = next((place for place, token in enumerate(mine) if token in stop), len(mine))
+        end = next((place for place, token in enumerate(mine) if token in stop and place), len(mine))
         differs = (place for place in range(end) if place >= len(yours) or mine[place] != yours[place])
         same.append(next(differs, end))
         compared.append(end)

@@ -137,6 +137,8 @@ def test_answers_are_compared_up_to_the_first_difference_and_the_end_of_ours():
     found = figures.agreement([[1, 2, 3, 4], [5, 9, 6], [1, 2]], [[1, 2, 8, 4], [5, 9, 7], [1, 2]], stop=[9])
     assert found.same == (2, 1, 2) and found.compared == (4, 1, 2) and not found.whole
     assert figures.agreement([[1, 9, 2]], [[1, 9, 3]], stop=[9]).whole
+    assert figures.agreement([[9, 9, 2]], [[9, 9, 3]], stop=[9]) == figures.Agreement((1,), (1,))
+    assert figures.agreement([[9, 9]], [[7, 9]], stop=[9]) == figures.Agreement((0,), (1,))
 
 
 def test_one_model_agrees_for_a_while_in_half_of_its_answers():

@@ -40,8 +40,8 @@ const UNMEASURED_TOKENS: usize = 512;
 /// More text workers than this share one pool of compute threads to no gain.
 const TEXT_WORKERS: usize = 2;
 
-/// Both expressions of one text at most: each row's guesses take a pass of their own, where more rows share a step.
-const LOOKUP: Lookup = Lookup { rows: 2, tokens: 4 };
+/// Where one answer is generated alone: guesses take a pass of their own a row, and two rows share a step.
+const LOOKUP: Lookup = Lookup { rows: 1, tokens: 4 };
 
 /// The runtime on what the settings choose, and where they leave it open why that is no GPU.
 ///

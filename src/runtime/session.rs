@@ -10,7 +10,7 @@ use ort::{
     environment::{Environment, GlobalThreadPoolOptions},
     ep::{ArenaExtendStrategy, CUDA, ExecutionProviderDispatch, cuda::ConvAlgorithmSearch},
     memory::AllocationDevice,
-    session::Session,
+    session::{Session, builder::SessionBuilder},
     value::Tensor,
 };
 
@@ -20,11 +20,12 @@ use crate::domain::Device;
 /// The library allows one environment a process, so it is kept for the process's life.
 static RUNTIME: OnceLock<Result<Environment, RuntimeError>> = OnceLock::new();
 
-/// The loaded library with its one thread pool, which all sessions share: however many models are open, no more
-/// than this many threads compute inside operators.
+/// The loaded library with its one thread pool, which all sessions share but those of generators
+/// ([`Runtime::open_awake`]).
 #[derive(Clone)]
 pub struct Runtime {
     environment: Environment,
+    threads: usize,
     device: Device,
 }
 
@@ -40,7 +41,7 @@ impl Runtime {
                 Err(RuntimeError::Library(format!("{} is no ONNX Runtime of a fitting version", path.display())))
             })
         });
-        environment.clone().map(|environment| Self { environment, device: Device::Cpu })
+        environment.clone().map(|environment| Self { environment, threads, device: Device::Cpu })
     }
 
     /// The same runtime with a GPU for its sessions, the first that the process sees (`CUDA_VISIBLE_DEVICES` says which
@@ -71,8 +72,31 @@ impl Runtime {
     /// # Errors
     /// [`RuntimeError::Load`] when the file is no graph this library can run.
     pub fn open(&self, graph: &Path) -> Result<Session, RuntimeError> {
+        self.open_with(graph, Ok)
+    }
+
+    /// Opens a graph with threads of its own, which keep awake through a pass and sleep between two. A generator's step
+    /// is hundreds of short operators, and waking a thread for each takes longer than some of them.
+    ///
+    /// # Errors
+    /// As [`Runtime::open`].
+    pub fn open_awake(&self, graph: &Path) -> Result<Session, RuntimeError> {
+        self.open_with(graph, |builder| {
+            builder
+                .with_independent_thread_pool()?
+                .with_intra_threads(self.threads)?
+                .with_intra_op_spinning(true)?
+                .with_config_entry("session.force_spinning_stop", "1")
+        })
+    }
+
+    fn open_with(
+        &self,
+        graph: &Path,
+        threads: impl FnOnce(SessionBuilder) -> Result<SessionBuilder, ort::Error<SessionBuilder>>,
+    ) -> Result<Session, RuntimeError> {
         let load = |error: &dyn std::fmt::Display| RuntimeError::Load(format!("{}: {error}", graph.display()));
-        Session::builder(&self.environment)
+        threads(Session::builder(&self.environment).map_err(|error| load(&error))?)
             .map_err(|error| load(&error))?
             // Shapes change with every batch: patterns of past shapes would only hold memory.
             .with_memory_pattern(false)
