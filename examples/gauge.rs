@@ -266,7 +266,7 @@ fn batcher(runtime: &Runtime, bundle: &Path, threads: usize) -> Batcher<Window, 
     let (runtime, bundle) = (runtime.clone(), Bundle::open(bundle).unwrap());
     let factory: Factory<TextClassifier> = Arc::new(move || TextClassifier::open(&runtime, &bundle));
     let policy = BatchPolicy { budget: 512, items: 64, wait: Duration::from_micros(500) };
-    let options = BatchOptions { capacity: 1024, workers: threads.min(2), policy };
+    let options = BatchOptions { capacity: 1024, workers: threads.min(TextClassifier::WORKERS), policy };
     Batcher::start("gauge", options, &factory, &Metrics::new().unwrap().model("gauge", "text")).unwrap()
 }
 

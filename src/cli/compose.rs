@@ -37,9 +37,6 @@ const BATCH_COLUMNS: usize = 8_192;
 const QUEUED_LINES: usize = 64;
 /// Tokens in a batch of texts until it is measured, and where it cannot be: the middle of what is chosen from.
 const UNMEASURED_TOKENS: usize = 512;
-/// More text workers than this share one pool of compute threads to no gain.
-const TEXT_WORKERS: usize = 2;
-
 /// Where one answer is generated alone: guesses take a pass of their own a row, and two rows share a step.
 const LOOKUP: Lookup = Lookup { rows: 1, tokens: 4 };
 
@@ -174,7 +171,7 @@ impl<'a> Composer<'a> {
         };
         let options = BatchOptions {
             capacity: self.config.text_queue,
-            workers: self.config.threads.get().min(TEXT_WORKERS),
+            workers: self.config.threads.get().min(TextClassifier::WORKERS),
             policy: BatchPolicy { budget: budget.unwrap_or(UNMEASURED_TOKENS), items, wait: self.config.batch_wait },
         };
         let metrics = self.metrics.model(id.as_str(), "text");

@@ -62,7 +62,7 @@ impl Decoder {
             .generator
             .clone()
             .ok_or_else(|| RuntimeError::Load("the bundle is no generator".into()))?;
-        let session = runtime.open_awake(&bundle.graph())?;
+        let session = runtime.open_awake(&bundle.graph(), 1)?;
         let element = KvElement::of(&session)?;
         if runtime.device() == Device::Cuda && element == KvElement::Single {
             tracing::warn!(

@@ -10,7 +10,7 @@ use ort::{
     environment::{Environment, GlobalThreadPoolOptions},
     ep::{ArenaExtendStrategy, CUDA, ExecutionProviderDispatch, cuda::ConvAlgorithmSearch},
     memory::AllocationDevice,
-    session::{Session, builder::SessionBuilder},
+    session::Session,
     value::Tensor,
 };
 
@@ -20,7 +20,7 @@ use crate::domain::Device;
 /// The library allows one environment a process, so it is kept for the process's life.
 static RUNTIME: OnceLock<Result<Environment, RuntimeError>> = OnceLock::new();
 
-/// The loaded library with its one thread pool, which all sessions share but those of generators
+/// The loaded library with its one thread pool, which all sessions share but those of text classifiers and generators
 /// ([`Runtime::open_awake`]).
 #[derive(Clone)]
 pub struct Runtime {
@@ -72,32 +72,34 @@ impl Runtime {
     /// # Errors
     /// [`RuntimeError::Load`] when the file is no graph this library can run.
     pub fn open(&self, graph: &Path) -> Result<Session, RuntimeError> {
-        self.open_with(graph, Ok)
+        self.open_with(graph, None)
     }
 
-    /// Opens a graph with threads of its own, which keep awake through a pass and sleep between two. A generator's step
-    /// is hundreds of short operators, and waking a thread for each takes longer than some of them.
+    /// Opens a graph for one of `workers` that share the threads: with a part of them of its own, which keep awake
+    /// through a pass and sleep between two. A pass is hundreds of short operators, and waking a thread for each takes
+    /// longer than some of them.
     ///
     /// # Errors
     /// As [`Runtime::open`].
-    pub fn open_awake(&self, graph: &Path) -> Result<Session, RuntimeError> {
-        self.open_with(graph, |builder| {
-            builder
-                .with_independent_thread_pool()?
-                .with_intra_threads(self.threads)?
-                .with_intra_op_spinning(true)?
-                .with_config_entry("session.force_spinning_stop", "1")
-        })
+    pub fn open_awake(&self, graph: &Path, workers: usize) -> Result<Session, RuntimeError> {
+        self.open_with(graph, Some((self.threads / workers).max(1)))
     }
 
-    fn open_with(
-        &self,
-        graph: &Path,
-        threads: impl FnOnce(SessionBuilder) -> Result<SessionBuilder, ort::Error<SessionBuilder>>,
-    ) -> Result<Session, RuntimeError> {
+    fn open_with(&self, graph: &Path, own_threads: Option<usize>) -> Result<Session, RuntimeError> {
         let load = |error: &dyn std::fmt::Display| RuntimeError::Load(format!("{}: {error}", graph.display()));
-        threads(Session::builder(&self.environment).map_err(|error| load(&error))?)
-            .map_err(|error| load(&error))?
+        let mut builder = Session::builder(&self.environment).map_err(|error| load(&error))?;
+        if let Some(threads) = own_threads {
+            builder = builder
+                .with_independent_thread_pool()
+                .map_err(|error| load(&error))?
+                .with_intra_threads(threads)
+                .map_err(|error| load(&error))?
+                .with_intra_op_spinning(true)
+                .map_err(|error| load(&error))?
+                .with_config_entry("session.force_spinning_stop", "1")
+                .map_err(|error| load(&error))?;
+        }
+        builder
             // Shapes change with every batch: patterns of past shapes would only hold memory.
             .with_memory_pattern(false)
             .map_err(|error| load(&error))?
