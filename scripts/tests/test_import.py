@@ -59,6 +59,17 @@ def checkpoint(folder: Path, architecture: str = "llama", seed: int = 3) -> Path
 # --- through the interface ------------------------------------------------------
 
 
+def own_prompts(architecture: str, folder: Path) -> list[object]:
+    """Prompts that end in a letter, for the architecture whose random weights say their last token again and again."""
+    if architecture != "gemma3":
+        return []
+    ends = {"positive": "\nGladly", "negative": "\nSadly", "reply": "\nKindly"}
+    prompts = {"tasks": {task: {"prefix": "Text: ", "suffix": end} for task, end in ends.items()}, "stop": ["<|im_end|>"]}
+    file = folder / "prompts.json"
+    file.write_text(json.dumps(prompts), encoding="utf-8")
+    return ["--prompts", file]
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A generator of each architecture, and one that was exported; with a classifier that was exported for each."""
@@ -68,7 +79,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         done = import_gguf(checkpoint(folder, architecture), out)
         assert done.returncode == 0, done.stderr
         assert f"dichroic models add {out}" in done.stdout
-        done = add(out, identifier, folder, "--licence", "MIT")
+        done = add(out, identifier, folder, "--licence", "MIT", *own_prompts(architecture, folder))
         assert done.returncode == 0, done.stderr
     exported = tiny_causal.write(folder / "exported", checkpoint(folder, seed=4))
     done = add(exported, EXPORTED, folder)
