@@ -99,18 +99,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def test_both_operations_answer_with_it_alone_and_in_company(server: Running, identifier: str) -> None:
     jobs = [(path, text) for path in ("/v1/prisms/text", "/v1/sunshines/text") for text in TEXTS]
 
-    def ask(job: tuple[str, str]) -> dict[str, str] | None:
-        """The answer, or none where nothing that random weights wrote could be shown."""
+    def ask(job: tuple[str, str]) -> dict[str, str]:
         answer = server.post(job[0], {"text": job[1], "model": identifier})
-        if answer.status_code == 500 and answer.json()["error"]["code"] == "generation_rejected":
-            return None
         assert answer.status_code == 200, (job, answer.text)
         return answer.json()
 
     alone = [ask(job) for job in jobs]
-    answered = [answer for answer in alone if answer is not None]
-    assert len(answered) * 2 > len(jobs), alone
-    for answer in answered:
+    for answer in alone:
         assert all(said != "false" and any(map(str.isalnum, said)) for said in answer.values()), answer
     with ThreadPoolExecutor(len(jobs)) as pool:
         together = list(pool.map(ask, jobs))

@@ -3,6 +3,9 @@
 //! Owns the order file < environment < flags, the defaults and the bounds. A [`Config`] holds only values that make
 //! sense together; every refusal is one sentence that names the setting, where it was written and what to do.
 //! Refuses to show the API key or a credential for Redis: not in errors, not in `Debug`. Runs on the starting thread.
+//!
+//! Longer than other modules because each of its many settings has a field, a rule in words and a check here, which are
+//! changed together.
 
 mod raw;
 
