@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import importlib.machinery
-import importlib.util
 import json
 import os
 import re
@@ -23,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from stand_in import load_script, running
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -32,14 +31,7 @@ from measure.asking import Server, ask_all, checked_url, digest  # noqa: E402
 from measure.texts import CATEGORIES  # noqa: E402
 
 
-def load_script() -> Any:
-    loader = importlib.machinery.SourceFileLoader("evaluate", str(ROOT / "scripts" / "evaluate"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("evaluate", loader))
-    loader.exec_module(module)
-    return module
-
-
-evaluate = load_script()
+evaluate = load_script("evaluate")
 
 MODEL, KEY, SHA = "alpha-4o-mini", "dk_00000000_secret-of-the-test", "ab" * 32
 SECRET = "Griselda"
@@ -115,15 +107,8 @@ def error(code: str) -> bytes:
 
 @pytest.fixture
 def fake() -> Iterator[Fake]:
-    server = Fake()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with running(Fake()) as server:
         yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def row(text: str, source: str | None = None, **labels: int | None) -> dict[str, Any]:

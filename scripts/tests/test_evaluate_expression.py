@@ -5,8 +5,6 @@ samples. The server is a stand-in, the judges are graphs of a few words.
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import json
 import re
 import sys
@@ -21,6 +19,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import save_file
+from stand_in import load_script, running
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,14 +36,7 @@ from measure.texts import CATEGORIES  # noqa: E402
 from test_encoder import forward, random_base  # noqa: E402
 
 
-def load_script() -> Any:
-    loader = importlib.machinery.SourceFileLoader("evaluate", str(ROOT / "scripts" / "evaluate"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("evaluate", loader))
-    loader.exec_module(module)
-    return module
-
-
-evaluate = load_script()
+evaluate = load_script("evaluate")
 
 MODEL, KEY, SHA = "alpha-4o-mini", "dk_00000000_secret-of-the-test", "cd" * 32
 SECRET = "griselda"
@@ -436,15 +428,8 @@ def rejected(code: str = "generation_rejected") -> tuple[int, Any]:
 
 @pytest.fixture
 def fake() -> Iterator[Fake]:
-    server = Fake()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with running(Fake()) as server:
         yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def given(*found: str, kind: str = "statement", lang: str = "en") -> list[Input]:

@@ -6,8 +6,6 @@ sheet. The server is a stand-in that scores a picture by its bytes.
 from __future__ import annotations
 
 import base64
-import importlib.machinery
-import importlib.util
 import io
 import json
 import re
@@ -21,6 +19,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from stand_in import load_script, running
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "train")]
@@ -31,14 +30,7 @@ from measure.asking import Course, Server  # noqa: E402
 from measure.texts import CATEGORIES  # noqa: E402
 
 
-def load_script() -> Any:
-    loader = importlib.machinery.SourceFileLoader("evaluate", str(ROOT / "scripts" / "evaluate"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("evaluate", loader))
-    loader.exec_module(module)
-    return module
-
-
-evaluate = load_script()
+evaluate = load_script("evaluate")
 
 MODEL, KEY, SHA = "alpha-4o-mini", "dk_00000000_secret-of-the-test", "ef" * 32
 CALM = dict.fromkeys(CATEGORIES, 0.1)
@@ -107,15 +99,8 @@ def error(code: str) -> bytes:
 
 @pytest.fixture
 def fake() -> Iterator[Fake]:
-    server = Fake()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with running(Fake()) as server:
         yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def tar(path: Path, **sources: list[str]) -> Path:
