@@ -164,7 +164,7 @@ fn examine(config: &Config, report: &mut Report) {
     });
     let device = runtime.as_ref().map_or(Device::Cpu, |(runtime, _)| runtime.device());
     let start = Instant::now();
-    let registry = Registry::open_for(device, &config.models_dir, &config.models);
+    let registry = Registry::open_for(device, &config.models_dir, &config.models, config.threads);
     let registry = report.add("checksums", registry, |registry| {
         format!("{} models verified in {:.1} s", registry.iter().count(), start.elapsed().as_secs_f32())
     });

@@ -39,7 +39,7 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
     }
     let device = runtime.device();
     tracing::info!(%device, "device chosen");
-    let registry = Registry::open_for(device, &config.models_dir, &config.models)?;
+    let registry = Registry::open_for(device, &config.models_dir, &config.models, config.threads)?;
     workers(config.threads.get()).build_global().context("cannot start the pool")?;
     let services = Arc::new(Composer::new(config, runtime, Arc::clone(&metrics)).services(&registry)?);
 

@@ -1,16 +1,26 @@
 //! A bundle: the files of one built model, which exist as a [`Bundle`] only if every checksum matched.
 //!
-//! Reads and hashes files; runs on the thread that starts the server.
+//! Reads and hashes files on the thread that starts the server; those of several bundles on further threads beside it,
+//! which end with the last file.
 
 use std::{
-    fs::File,
+    cmp::Reverse,
+    collections::BTreeSet,
+    fs::{File, Metadata},
     io::{self, Read},
+    num::NonZeroUsize,
+    os::unix::fs::MetadataExt as _,
     path::{Component, Path, PathBuf},
+    sync::{
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
+    thread,
 };
 
 use sha2::{Digest, Sha256};
 
-use super::manifest::{self, Kind, Manifest};
+use super::manifest::{self, Kind, Manifest, ManifestFile};
 use crate::domain::{Category, Expressibility};
 
 /// File name of the manifest.
@@ -70,7 +80,7 @@ impl Unverified {
     /// [`BundleError`] for a manifest that is missing or malformed.
     pub fn read(dir: &Path) -> Result<Self, BundleError> {
         let path = dir.join(MANIFEST);
-        let text = std::fs::read(&path).map_err(|source| BundleError::Unreadable { path: path.clone(), source })?;
+        let text = std::fs::read(&path).map_err(unreadable(&path))?;
         let malformed = |reason: String| BundleError::Malformed { path: path.clone(), reason };
         let manifest: Manifest = serde_json::from_slice(&text).map_err(|error| malformed(error.to_string()))?;
         check_content(&manifest).map_err(malformed)?;
@@ -100,9 +110,61 @@ impl Unverified {
         if let Some(fault) = self.faults().next() {
             return Err(fault);
         }
-        let Self { dir, manifest, digest } = self;
-        Ok(Bundle { dir, manifest, digest })
+        Ok(self.trusted())
     }
+
+    fn trusted(self) -> Bundle {
+        let Self { dir, manifest, digest } = self;
+        Bundle { dir, manifest, digest }
+    }
+}
+
+/// The bundles of many folders in their order, if every file matches. `threads` hash side by side, and what several
+/// bundles have by hard links is hashed once.
+///
+/// # Errors
+/// The first file, in the order of the folders and their manifests, that is missing or of another size; if there is
+/// none, the first of another hash.
+pub(super) fn verified(found: Vec<Unverified>, threads: NonZeroUsize) -> Result<Vec<Bundle>, BundleError> {
+    let mut seen = BTreeSet::new();
+    let mut files = Vec::new();
+    for Unverified { dir, manifest, .. } in &found {
+        for expected in &manifest.files {
+            let path = dir.join(&expected.path);
+            let file = check_size(&path, expected)?;
+            // With the hash: where two manifests differ about one file, each is asked.
+            if seen.insert((file.dev(), file.ino(), &expected.sha256)) {
+                files.push((path, expected));
+            }
+        }
+    }
+    check_hashes(files, threads)?;
+    Ok(found.into_iter().map(Unverified::trusted).collect())
+}
+
+/// As [`check_hash`] of each, on several threads.
+fn check_hashes(files: Vec<(PathBuf, &ManifestFile)>, threads: NonZeroUsize) -> Result<(), BundleError> {
+    let mut files: Vec<_> = files.into_iter().enumerate().collect();
+    // One thread works on the largest from the beginning to the end, while others do the rest.
+    files.sort_by_key(|(_, (_, expected))| Reverse(expected.bytes));
+    let next = AtomicUsize::new(0);
+    let (tell, told) = mpsc::channel();
+    let work = || {
+        while let Some((place, (path, expected))) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(fault) = check_hash(path, expected) {
+                let _ = tell.send((*place, fault));
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads.get().min(files.len()) {
+            // Where the system refuses a thread, fewer do the same work.
+            let _ = thread::Builder::new().name("checksums".into()).spawn_scoped(scope, work);
+        }
+        work();
+    });
+    drop(tell);
+    told.into_iter().min_by_key(|(place, _)| *place).map_or(Ok(()), |(_, fault)| Err(fault))
 }
 
 impl Bundle {
@@ -229,24 +291,35 @@ fn check_reader(spec: &manifest::TextReaderSpec) -> Result<(), String> {
     Ok(())
 }
 
-fn verify(dir: &Path, expected: &manifest::ManifestFile) -> Result<(), BundleError> {
+fn verify(dir: &Path, expected: &ManifestFile) -> Result<(), BundleError> {
     let path = dir.join(&expected.path);
-    let unreadable = |source| BundleError::Unreadable { path: path.clone(), source };
     // A file of another size need not be hashed.
-    let bytes = std::fs::metadata(&path).map_err(unreadable)?.len();
-    if bytes != expected.bytes {
-        return Err(BundleError::Mismatch {
-            path,
-            expected: format!("{} bytes", expected.bytes),
-            found: format!("{bytes} bytes"),
-        });
+    check_size(&path, expected)?;
+    check_hash(&path, expected)
+}
+
+fn check_size(path: &Path, expected: &ManifestFile) -> Result<Metadata, BundleError> {
+    let file = std::fs::metadata(path).map_err(unreadable(path))?;
+    if file.len() == expected.bytes {
+        return Ok(file);
     }
-    let found = sha256(&path).map_err(unreadable)?;
+    Err(BundleError::Mismatch {
+        path: path.to_owned(),
+        expected: format!("{} bytes", expected.bytes),
+        found: format!("{} bytes", file.len()),
+    })
+}
+
+fn check_hash(path: &Path, expected: &ManifestFile) -> Result<(), BundleError> {
+    let found = sha256(path).map_err(unreadable(path))?;
     if found == expected.sha256 {
-        Ok(())
-    } else {
-        Err(BundleError::Mismatch { path, expected: expected.sha256.clone(), found })
+        return Ok(());
     }
+    Err(BundleError::Mismatch { path: path.to_owned(), expected: expected.sha256.clone(), found })
+}
+
+fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> BundleError {
+    move |source| BundleError::Unreadable { path: path.to_owned(), source }
 }
 
 /// Hex SHA-256 of a file, read in pieces.

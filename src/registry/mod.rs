@@ -1,8 +1,8 @@
 //! Which identifiers have which verified models on this machine.
 //!
 //! Owns the folder layout `<models>/<identifier>/build/<component>/`, and `build-cuda` beside `build` for what was built
-//! for GPUs. A component whose folder is absent is not
-//! installed; one that is present but damaged is an error, never silently skipped. Runs on the starting thread.
+//! for GPUs. A component whose folder is absent is not installed; one that is present but damaged is an error, never
+//! silently skipped. Runs on the starting thread, which takes further ones to hash the files.
 
 pub mod bundle;
 pub mod causal;
@@ -15,6 +15,7 @@ pub mod sequence;
 use std::{
     collections::BTreeMap,
     fmt,
+    num::NonZeroUsize,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -117,26 +118,38 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Opens what is installed below `models` for the given identifiers on the CPU.
+    /// Opens what is installed below `models` for the given identifiers on the CPU, file by file.
     ///
     /// # Errors
-    /// The first [`BundleError`]: a damaged model must stop the start, not shrink the service.
+    /// As [`open_for`](Self::open_for).
     pub fn open(models: &Path, identifiers: &[ModelId]) -> Result<Self, BundleError> {
-        Self::open_for(Device::Cpu, models, identifiers)
+        Self::open_for(Device::Cpu, models, identifiers, NonZeroUsize::MIN)
     }
 
-    /// As [`open`](Self::open), for one device.
+    /// As [`open`](Self::open), for one device, and with as many files read side by side as there are `threads`.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
-    pub fn open_for(device: Device, models: &Path, identifiers: &[ModelId]) -> Result<Self, BundleError> {
-        let mut registry = Self::default();
+    /// A [`BundleError`]: a damaged model must stop the start, not shrink the service. Of several it is the same one
+    /// every time: the first manifest that cannot be used, else the first file that is missing or of another size, else
+    /// the first of another hash.
+    pub fn open_for(
+        device: Device,
+        models: &Path,
+        identifiers: &[ModelId],
+        threads: NonZeroUsize,
+    ) -> Result<Self, BundleError> {
+        let (mut places, mut found) = (Vec::new(), Vec::new());
         for &id in identifiers {
             for component in ComponentName::ALL {
-                if let Some(found) = installed_for(device, models, id, component)? {
-                    registry.insert(id, component, found.verified()?);
+                if let Some(unverified) = installed_for(device, models, id, component)? {
+                    places.push((id, component));
+                    found.push(unverified);
                 }
             }
+        }
+        let mut registry = Self::default();
+        for ((id, component), bundle) in places.into_iter().zip(bundle::verified(found, threads)?) {
+            registry.insert(id, component, bundle);
         }
         Ok(registry)
     }
@@ -173,6 +186,9 @@ mod tests {
 
     use super::*;
 
+    const ONE: NonZeroUsize = NonZeroUsize::MIN;
+    const FOUR: NonZeroUsize = NonZeroUsize::new(4).unwrap();
+
     /// Puts a fixture where set-up would, under a name.
     fn put(fixture: &str, name: &str, dir: &Path) {
         fs::create_dir_all(dir).unwrap();
@@ -194,14 +210,88 @@ mod tests {
         put("tiny-text", "for a GPU", &alpha.join("build-cuda/text"));
         put("tiny-image", "for both", &alpha.join("build/image"));
         let names = |device| -> Vec<String> {
-            let registry = Registry::open_for(device, models.path(), &[ModelId::Alpha]).unwrap();
+            let registry = Registry::open_for(device, models.path(), &[ModelId::Alpha], ONE).unwrap();
             registry.iter().map(|(_, _, bundle)| bundle.manifest().name.clone()).collect()
         };
         assert_eq!(names(Device::Cpu), ["for the CPU", "for both"]);
         assert_eq!(names(Device::Cuda), ["for a GPU", "for both"]);
 
         fs::write(alpha.join("build-cuda/text/model.onnx"), "damaged").unwrap();
-        assert!(Registry::open_for(Device::Cuda, models.path(), &[ModelId::Alpha]).is_err());
+        assert!(Registry::open_for(Device::Cuda, models.path(), &[ModelId::Alpha], ONE).is_err());
         assert_eq!(names(Device::Cpu), ["for the CPU", "for both"]);
+    }
+
+    /// What stops a start, and nothing where it goes on.
+    fn fault(models: &Path, threads: NonZeroUsize) -> Option<String> {
+        Registry::open_for(Device::Cpu, models, &ModelId::ALL, threads).err().map(|error| error.to_string())
+    }
+
+    /// Changes a byte, or changes it back.
+    fn flip(path: &Path) {
+        let mut bytes = fs::read(path).unwrap();
+        bytes[100] ^= 1;
+        fs::write(path, bytes).unwrap();
+    }
+
+    /// Installs all files of a component once more, by hard links.
+    fn link(dir: &Path, target: &Path) {
+        fs::create_dir_all(target).unwrap();
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            fs::hard_link(&path, target.join(path.file_name().unwrap())).unwrap();
+        }
+    }
+
+    #[test]
+    fn among_many_files_the_first_damaged_one_is_named_however_many_threads_look() {
+        let folder = tempfile::tempdir().unwrap();
+        let models = folder.path();
+        put("tiny-text", "small", &models.join("alpha-4o-mini/build/text"));
+        put("tiny-generator", "large", &models.join("beta-3-haiku/build/generator"));
+        put("tiny-image", "smaller", &models.join("gamma-1.5-flash/build/image"));
+        put("tiny-reader", "of many files", &models.join("delta-3.1/build/ocr"));
+        let (small, large) = ("alpha-4o-mini/build/text/tokenizer.json", "beta-3-haiku/build/generator/model.onnx");
+        let last = "delta-3.1/build/ocr/recogniser.onnx";
+        for threads in [ONE, FOUR, NonZeroUsize::MAX] {
+            assert_eq!(fault(models, threads), None);
+            for path in [last, large, small] {
+                flip(&models.join(path));
+                let told = fault(models, threads).unwrap();
+                assert!(told.contains(path) && told.contains("does not match its manifest"), "{told}");
+            }
+            for path in [small, large, last] {
+                flip(&models.join(path));
+            }
+        }
+        flip(&models.join(small));
+        fs::remove_file(models.join(last)).unwrap();
+        let told = fault(models, FOUR).unwrap();
+        assert!(told.contains(last) && told.contains("cannot read"), "{told}");
+    }
+
+    #[test]
+    fn hard_links_are_one_model_and_damaged_ones_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let models = folder.path();
+        let dirs = [ModelId::Alpha, ModelId::Delta].map(|id| super::folder(models, id, ComponentName::Text));
+        put("tiny-text", "shared", &dirs[0]);
+        link(&dirs[0], &dirs[1]);
+        let registry = Registry::open_for(Device::Cpu, models, &ModelId::ALL, FOUR).unwrap();
+        let bundle = |id| registry.get(id, ComponentName::Text).unwrap();
+        assert!(Arc::ptr_eq(bundle(ModelId::Alpha), bundle(ModelId::Delta)));
+
+        let graph = dirs[1].join("model.onnx");
+        flip(&graph);
+        assert!(fault(models, FOUR).unwrap().contains("alpha-4o-mini/build/text/model.onnx"));
+        flip(&graph);
+        assert_eq!(fault(models, FOUR), None);
+
+        // One that is linked as it should be is not what another manifest asks for.
+        let manifest = fs::read_to_string(dirs[1].join(bundle::MANIFEST)).unwrap();
+        let mut manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+        manifest["files"][0]["sha256"] = "0".repeat(64).into();
+        fs::remove_file(dirs[1].join(bundle::MANIFEST)).unwrap();
+        fs::write(dirs[1].join(bundle::MANIFEST), manifest.to_string()).unwrap();
+        assert!(fault(models, FOUR).unwrap().contains("delta-3.1/build/text/model.onnx"));
     }
 }
