@@ -12,7 +12,10 @@ use std::{
 use clap::Args;
 use time::OffsetDateTime;
 
-use super::compose::{Composer, placed};
+use super::{
+    compose::{Composer, placed},
+    serve::workers,
+};
 use crate::{
     access::{KeyStore, RedisOptions, probe_redis},
     config::{Config, ConfigError, ServeFlags},
@@ -169,6 +172,9 @@ fn examine(config: &Config, report: &mut Report) {
         format!("{} models verified in {:.1} s", registry.iter().count(), start.elapsed().as_secs_f32())
     });
     let (Some((runtime, _)), Some(registry)) = (runtime, registry) else { return };
+    // As `serve` has it: how many models are opened at a time is how much memory that takes.
+    let pool = workers(config.threads.get()).build_global();
+    let Some(()) = report.add("pool", pool, |()| format!("{} threads", config.threads)) else { return };
     let Some(metrics) = report.add("metrics", Metrics::new(), |_| "registered".into()) else { return };
     let services = Composer::new(config, runtime, Arc::clone(&metrics)).services(&registry);
     let Some(services) = report.add("models", services, |_| "loaded".into()) else { return };

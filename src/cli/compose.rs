@@ -1,8 +1,17 @@
 //! From verified bundles to running services.
+//!
+//! Owns what a model is started with, and that it is started once. Runs on the thread that starts the server; services
+//! have their models loaded on the rayon pool, several at a time.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context as _, bail};
+use rayon::iter::{ParallelBridge as _, ParallelIterator as _};
 
 use crate::{
     config::{Config, DeviceChoice, Speculation},
@@ -63,32 +72,28 @@ pub(super) fn text_budget(config: &Config, device: Device) -> Option<usize> {
     }
 }
 
+/// A running model, for every identifier that stands on it.
+enum Loaded {
+    Writer(Arc<Writer>),
+    Text(Arc<TextGuardian>),
+    Image(Arc<ImageGuardian>),
+    Reader(Arc<TextReader>),
+}
+
 /// Makes services out of bundles; equal bundles are loaded once.
 pub(super) struct Composer<'a> {
     config: &'a Config,
     runtime: Runtime,
     metrics: Arc<Metrics>,
-    writers: BTreeMap<String, Arc<Writer>>,
-    texts: BTreeMap<String, Arc<TextGuardian>>,
-    images: BTreeMap<String, Arc<ImageGuardian>>,
-    readers: BTreeMap<String, Arc<TextReader>>,
 }
 
 impl<'a> Composer<'a> {
     pub(super) fn new(config: &'a Config, runtime: Runtime, metrics: Arc<Metrics>) -> Self {
-        Self {
-            config,
-            runtime,
-            metrics,
-            writers: BTreeMap::new(),
-            texts: BTreeMap::new(),
-            images: BTreeMap::new(),
-            readers: BTreeMap::new(),
-        }
+        Self { config, runtime, metrics }
     }
 
     /// Loads every installed model and starts its threads.
-    pub(super) fn services(mut self, registry: &Registry) -> anyhow::Result<Services> {
+    pub(super) fn services(self, registry: &Registry) -> anyhow::Result<Services> {
         if registry.is_empty() {
             bail!(
                 "no model is installed in {} for {}; run `make build` first",
@@ -96,42 +101,66 @@ impl<'a> Composer<'a> {
                 self.config.models.iter().map(|id| id.as_str()).collect::<Vec<_>>().join(", ")
             );
         }
+        let loaded = self.loaded(registry)?;
+        let device = self.runtime.device();
         let mut models: BTreeMap<ModelId, Models> = BTreeMap::new();
         for (id, component, bundle) in registry.iter() {
-            let loaded = models.entry(id).or_default();
-            let named = || format!("cannot load the {component} model of {id}");
-            match component {
-                ComponentName::Generator => loaded.writer = Some(self.writer(id, bundle).with_context(named)?),
-                ComponentName::Text => loaded.text = Some(self.text(id, bundle).with_context(named)?),
-                ComponentName::Image => loaded.image = Some(self.image(id, bundle).with_context(named)?),
-                ComponentName::Ocr => loaded.reader = Some(self.reader(id, bundle).with_context(named)?),
+            let Some(model) = loaded.get(&(component, bundle.digest())) else { continue };
+            let behind = models.entry(id).or_default();
+            match model {
+                Loaded::Writer(writer) => behind.writer = Some(Arc::clone(writer)),
+                Loaded::Text(text) => behind.text = Some(Arc::clone(text)),
+                Loaded::Image(image) => behind.image = Some(Arc::clone(image)),
+                Loaded::Reader(reader) => behind.reader = Some(Arc::clone(reader)),
             }
-            let device = self.runtime.device();
             let labels = &[id.as_str(), component.as_str(), bundle.digest(), device.as_str()];
             self.metrics.model_info.with_label_values(labels).set(1);
             tracing::info!(%id, %component, name = bundle.manifest().name, %device, "model loaded");
         }
-        let options = ServiceOptions {
-            timeout: self.config.request_timeout,
-            image_queue: self.config.image_queue,
-            device: self.runtime.device(),
-        };
+        let options =
+            ServiceOptions { timeout: self.config.request_timeout, image_queue: self.config.image_queue, device };
         Ok(Services::new(models, options, self.metrics))
     }
 
-    fn writer(&mut self, id: ModelId, bundle: &Arc<Bundle>) -> anyhow::Result<Arc<Writer>> {
-        if let Some(writer) = self.writers.get(bundle.digest()) {
-            return Ok(Arc::clone(writer));
-        }
+    /// Every model of the registry once, by component and digest.
+    fn loaded<'r>(&self, registry: &'r Registry) -> anyhow::Result<BTreeMap<(ComponentName, &'r str), Loaded>> {
+        let mut seen = BTreeSet::new();
+        let mut distinct: Vec<_> =
+            registry.iter().filter(|(_, component, bundle)| seen.insert((*component, bundle.digest()))).collect();
+        // One thread loads the largest from the beginning to the end, while others load the rest.
+        distinct.sort_by_key(|(_, _, bundle)| Reverse(bundle.manifest().bytes()));
+        // A bridge, because it hands out what is next in this order; other parallel iterators begin in several places.
+        let mut loaded: Vec<_> = distinct
+            .into_iter()
+            .par_bridge()
+            .map(|(id, component, bundle)| {
+                let model = self.load(id, component, bundle);
+                let model = model.with_context(|| format!("cannot load the {component} model of {id}"));
+                (id, component, bundle.digest(), model)
+            })
+            .collect();
+        // Of several that fail, the first in the order of the registry is told.
+        loaded.sort_by_key(|&(id, component, ..)| (id, component));
+        loaded.into_iter().map(|(_, component, digest, model)| Ok(((component, digest), model?))).collect()
+    }
+
+    fn load(&self, id: ModelId, component: ComponentName, bundle: &Arc<Bundle>) -> anyhow::Result<Loaded> {
+        Ok(match component {
+            ComponentName::Generator => Loaded::Writer(Arc::new(self.writer(id, bundle)?)),
+            ComponentName::Text => Loaded::Text(Arc::new(self.text(id, bundle)?)),
+            ComponentName::Image => Loaded::Image(Arc::new(self.image(id, bundle)?)),
+            ComponentName::Ocr => Loaded::Reader(Arc::new(self.reader(id, bundle)?)),
+        })
+    }
+
+    fn writer(&self, id: ModelId, bundle: &Arc<Bundle>) -> anyhow::Result<Writer> {
         let spec = bundle.manifest().generator.clone().context("the manifest has no generator part")?;
         let generator = match spec.cache {
             CacheForm::Shared => self.generator(id, bundle, Decoder::open)?,
             CacheForm::Growing => self.generator(id, bundle, GrowingDecoder::open)?,
         };
         let tokenizer = PromptTokenizer::open(bundle)?;
-        let writer = Arc::new(Writer::new(tokenizer, generator, &spec, bundle.digest().to_owned())?);
-        self.writers.insert(bundle.digest().to_owned(), Arc::clone(&writer));
-        Ok(writer)
+        Ok(Writer::new(tokenizer, generator, &spec, bundle.digest().to_owned())?)
     }
 
     fn generator<D: Decode>(
@@ -154,10 +183,7 @@ impl<'a> Composer<'a> {
         Ok(Generator::start(id.as_str(), options, &factory, &metrics)?)
     }
 
-    fn text(&mut self, id: ModelId, bundle: &Arc<Bundle>) -> anyhow::Result<Arc<TextGuardian>> {
-        if let Some(text) = self.texts.get(bundle.digest()) {
-            return Ok(Arc::clone(text));
-        }
+    fn text(&self, id: ModelId, bundle: &Arc<Bundle>) -> anyhow::Result<TextGuardian> {
         let spec = bundle.manifest().text_classifier.as_ref().context("the manifest has no text_classifier part")?;
         let factory: Factory<TextClassifier> = {
             let (runtime, bundle) = (self.runtime.clone(), Arc::clone(bundle));
@@ -179,7 +205,7 @@ impl<'a> Composer<'a> {
             metrics.batch_tokens.set(tokens.try_into().unwrap_or(i64::MAX));
         }
         let batcher = Batcher::start(&format!("{id}-text"), options, &factory, &metrics)?;
-        let mut text = TextGuardian::new(
+        let text = TextGuardian::new(
             WindowTokenizer::open(bundle)?,
             batcher,
             // A model without that head takes every text for a statement, whatever the threshold.
@@ -187,20 +213,12 @@ impl<'a> Composer<'a> {
             bundle.digest().to_owned(),
             Arc::clone(&self.metrics),
         );
-        if let Some(bounds) = self.config.moderation_cache {
-            let options = ScoreCacheOptions { entries: bounds.entries, age: bounds.age };
-            let cache = ScoreCache::new(options, &metrics).context("the system gives no random bytes")?;
-            text = text.with_cache(cache);
-        }
-        let text = Arc::new(text);
-        self.texts.insert(bundle.digest().to_owned(), Arc::clone(&text));
-        Ok(text)
+        let Some(bounds) = self.config.moderation_cache else { return Ok(text) };
+        let options = ScoreCacheOptions { entries: bounds.entries, age: bounds.age };
+        Ok(text.with_cache(ScoreCache::new(options, &metrics).context("the system gives no random bytes")?))
     }
 
-    fn image(&mut self, id: ModelId, bundle: &Arc<Bundle>) -> anyhow::Result<Arc<ImageGuardian>> {
-        if let Some(image) = self.images.get(bundle.digest()) {
-            return Ok(Arc::clone(image));
-        }
+    fn image(&self, id: ModelId, bundle: &Arc<Bundle>) -> anyhow::Result<ImageGuardian> {
         let spec = bundle.manifest().image_classifier.as_ref().context("the manifest has no image_classifier part")?;
         let factory: Factory<ImageClassifier> = {
             let (runtime, bundle) = (self.runtime.clone(), Arc::clone(bundle));
@@ -214,17 +232,11 @@ impl<'a> Composer<'a> {
         };
         let name = format!("{id}-image");
         let batcher = Batcher::start(&name, options, &factory, &self.metrics.model(id.as_str(), "image"))?;
-        let image =
-            Arc::new(ImageGuardian::new(spec.size, batcher, bundle.digest().to_owned(), Arc::clone(&self.metrics)));
-        self.images.insert(bundle.digest().to_owned(), Arc::clone(&image));
-        Ok(image)
+        Ok(ImageGuardian::new(spec.size, batcher, bundle.digest().to_owned(), Arc::clone(&self.metrics)))
     }
 
     /// The text reader of an identifier.
-    pub(super) fn reader(&mut self, id: ModelId, bundle: &Arc<Bundle>) -> anyhow::Result<Arc<TextReader>> {
-        if let Some(reader) = self.readers.get(bundle.digest()) {
-            return Ok(Arc::clone(reader));
-        }
+    pub(super) fn reader(&self, id: ModelId, bundle: &Arc<Bundle>) -> anyhow::Result<TextReader> {
         let spec = bundle.manifest().text_reader.context("the manifest has no text_reader part")?;
         let pictures = self.config.image_queue;
         // A page fills the cores by itself: the budget lets each go alone.
@@ -240,9 +252,7 @@ impl<'a> Composer<'a> {
             orientation: self.stage(id, bundle, &orientation)?,
             recogniser: self.stage(id, bundle, &recogniser)?,
         };
-        let reader = Arc::new(TextReader::new(stages, spec, bundle.digest().to_owned(), Arc::clone(&self.metrics)));
-        self.readers.insert(bundle.digest().to_owned(), Arc::clone(&reader));
-        Ok(reader)
+        Ok(TextReader::new(stages, spec, bundle.digest().to_owned(), Arc::clone(&self.metrics)))
     }
 
     fn stage<F: Forward>(

@@ -88,10 +88,6 @@ fn found(models: &Path, ids: &[ModelId]) -> Vec<(ModelId, ComponentName, Found)>
         .collect()
 }
 
-fn bytes(model: &Unverified) -> u64 {
-    model.manifest().files.iter().map(|file| file.bytes).sum()
-}
-
 fn list(models: &Path, json: bool) -> anyhow::Result<ExitCode> {
     let (mut rows, mut faults) = (Vec::new(), Vec::new());
     for (id, component, found) in found(models, &ModelId::ALL) {
@@ -104,7 +100,7 @@ fn list(models: &Path, json: bool) -> anyhow::Result<ExitCode> {
                     model: manifest.name.clone(),
                     licence: manifest.licence.clone(),
                     source: manifest.source.clone(),
-                    bytes: bytes(&model),
+                    bytes: manifest.bytes(),
                     manifest_sha256: model.digest().to_owned(),
                 });
             }
@@ -162,7 +158,7 @@ fn verify(models: &Path, ids: &[ModelId]) -> anyhow::Result<ExitCode> {
     for (id, component, found) in found {
         let (detail, faults) = match found {
             Ok(model) => (
-                format!("{} files, {}", model.manifest().files.len(), megabytes(bytes(&model))),
+                format!("{} files, {}", model.manifest().files.len(), megabytes(model.manifest().bytes())),
                 model.faults().collect(),
             ),
             Err(fault) => (String::new(), vec![fault]),

@@ -103,10 +103,10 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
     result
 }
 
-/// The pool that decodes pictures, cuts out what is written in them, and tokenises long texts. A panic of that work
-/// ends where it was handed over, in `service`. The handler is for work that a library hands over by itself: without
-/// one, rayon would end the process.
-fn workers(threads: usize) -> rayon::ThreadPoolBuilder {
+/// The pool that loads the models, and then decodes pictures, cuts out what is written in them, and tokenises long
+/// texts. A panic of that work ends where it was handed over, in `service`; one in loading ends the start. The handler
+/// is for work that a library hands over by itself: without one, rayon would end the process.
+pub(super) fn workers(threads: usize) -> rayon::ThreadPoolBuilder {
     rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .thread_name(|number| format!("pixels-{number}"))

@@ -44,6 +44,13 @@ pub struct Manifest {
     pub text_reader: Option<TextReaderSpec>,
 }
 
+impl Manifest {
+    /// Size of all its files.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).sum()
+    }
+}
+
 /// What a bundle is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]

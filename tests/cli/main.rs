@@ -6,4 +6,5 @@ mod bench;
 mod device;
 mod manual;
 mod models;
+mod start;
 mod support;

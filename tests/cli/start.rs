@@ -1,0 +1,67 @@
+//! The start with several models: they are loaded side by side, and told in the order of the identifiers.
+
+use std::{fs, path::Path};
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::support::{Server, install, run, stderr, stdout};
+
+/// Puts a graph in place of a component's, which its manifest then names.
+fn replace(dir: &Path, graph: &[u8]) {
+    let path = dir.join("manifest.json");
+    let mut manifest: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let sha256: Vec<String> = Sha256::digest(graph).iter().map(|byte| format!("{byte:02x}")).collect();
+    let files = manifest["files"].as_array_mut().unwrap();
+    let listed = files.iter_mut().find(|file| file["path"] == "model.onnx").unwrap();
+    *listed = json!({"path": "model.onnx", "bytes": graph.len(), "sha256": sha256.concat()});
+    fs::write(path, manifest.to_string()).unwrap();
+    fs::write(dir.join("model.onnx"), graph).unwrap();
+}
+
+#[test]
+fn every_model_is_loaded_and_answers_and_a_shared_one_for_each_of_its_identifiers() {
+    let folder = tempfile::tempdir().unwrap();
+    // From the smallest to the largest, which is loaded first.
+    let installed = [
+        ("tiny-image", "alpha-4o-mini", "image"),
+        ("tiny-text", "beta-3-haiku", "text"),
+        ("tiny-generator", "delta-3.1", "generator"),
+        ("tiny-text", "delta-3.1", "text"),
+        ("tiny-reader", "delta-3.1", "ocr"),
+    ];
+    for (fixture, id, component) in installed {
+        install(folder.path(), fixture, &format!("{id}/build/{component}"));
+    }
+    let expected: Vec<Value> = installed.iter().map(|(_, id, component)| json!([id, component])).collect();
+    let server = Server::start(folder.path(), &[]);
+    let log = server.start.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let told: Vec<Value> = log
+        .filter(|line| line["message"] == "model loaded")
+        .map(|line| json!([line["id"], line["component"]]))
+        .collect();
+    assert_eq!(told, expected);
+    let ready: Value = serde_json::from_str(&server.get("/readyz")).unwrap();
+    assert_eq!((&ready["status"], ready["models"].as_array().unwrap().len()), (&"ready".into(), 5), "{ready}");
+    let metrics = server.get("/metrics");
+    assert_eq!(metrics.lines().filter(|line| line.starts_with("dichroic_model_info{")).count(), 5, "{metrics}");
+}
+
+#[test]
+fn of_several_models_that_cannot_be_loaded_the_first_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    install(folder.path(), "tiny-text", "alpha-4o-mini/build/text");
+    replace(&install(folder.path(), "tiny-image", "beta-3-haiku/build/image"), b"no graph");
+    // The larger of the two, so that it is begun before the other.
+    let large = "no graph either ".repeat(10_000);
+    replace(&install(folder.path(), "tiny-generator", "delta-3.1/build/generator"), large.as_bytes());
+    let refused = run(folder.path(), &["serve", "--listen", "127.0.0.1:0"]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    let told = stderr(&refused).lines().find(|line| line.starts_with("dichroic: "));
+    let expected = "dichroic: cannot load the image model of beta-3-haiku: ";
+    assert!(told.is_some_and(|line| line.starts_with(expected)), "{refused:?}");
+    let checked = run(folder.path(), &["check"]);
+    assert_eq!(checked.status.code(), Some(1), "{checked:?}");
+    let row = stdout(&checked).lines().find(|line| line.starts_with("FAIL")).unwrap();
+    assert!(row.contains("cannot load the image model of beta-3-haiku: "), "{checked:?}");
+}
