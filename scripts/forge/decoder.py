@@ -56,6 +56,10 @@ Linear layers are `MatMulNBits`: blocks of 32 along the input, 4 or 8 bits, one
 float32 scale and one integer zero point a block (float zero points fall on a
 slow path of the runtime). The same 8-bit table serves as embedding
 (`GatherBlockQuantized`) and as output head where the checkpoint ties them.
+
+A recipe may name the tokens that answers can hold (`vocabulary`, a safetensors
+file with the bits `kept`). The head then has their rows only, in a table of its
+own, and all other tokens have the logit `NEVER`.
 """
 
 from __future__ import annotations
@@ -80,6 +84,8 @@ MICROSOFT = "com.microsoft"
 INLINE_LIMIT = 1_900_000_000
 TASKS = ("positive", "negative", "reply")
 LOGITS_AT = "logits_at"
+# The logit of a token that no answer holds: its probability is zero, and sums stay finite.
+NEVER = -1e9
 
 
 @dataclass(frozen=True)
@@ -313,6 +319,17 @@ def quantise(
     return _pack_nibbles(codes_out), scales_out, _pack_nibbles(zeros_out)
 
 
+def settled(
+    weights: np.ndarray, bits: int, grid: tuple[np.ndarray, np.ndarray] | None = None
+) -> np.ndarray:
+    """The matrix as the graph reads it: quantised and restored."""
+    codes, scales, zeros = quantise(weights, bits, grid)
+    if bits == 4:
+        codes, zeros = ((np.stack([x & 15, x >> 4], axis=-1)).reshape(*x.shape[:-1], -1) for x in (codes, zeros))
+    blocks = codes.astype(np.float32) - zeros[:, : scales.shape[1], None]
+    return (blocks * scales[..., None]).reshape(weights.shape)
+
+
 class _Graph:
     """Collects nodes and initializers, writing large ones aside where told to."""
 
@@ -372,35 +389,44 @@ class _Builder:
     """Lays the graph of one checkpoint, layer by layer, in the order of the data flow."""
 
     def __init__(
-        self, checkpoint: Checkpoint, window: int, precision: Mapping[str, Any], graph: _Graph
+        self,
+        checkpoint: Checkpoint,
+        window: int,
+        precision: Mapping[str, Any],
+        graph: _Graph,
+        kept: np.ndarray | None,
     ) -> None:
         self.checkpoint = checkpoint
         self.shape = checkpoint.shape
         self.window = window
-        self.linear_bits = int(precision["linear"])
+        # Some layers lose more by fewer bits than others.
+        self.bits = {kind: bits_of(precision, kind) for kind in ("attention", "gate_up", "down")}
         self.head_bits = int(precision["head"])
         self.embedding = precision["embedding"]
         # int8 activations are the runtime's fast path (accuracy level 4).
         self.accuracy_level = {"int8": 4, "float": 1}[precision.get("activations", "int8")]
         self.graph = graph
+        # Which tokens an answer can hold, by their ids; all where it is None.
+        self.kept = kept
 
-    def table(self, label: str, names: Sequence[str], bits: int) -> list[str]:
-        """Quantises the named tensors, stacked by rows, into three constants."""
-        checkpoint = self.checkpoint
-        parts = [
-            quantise(checkpoint.tensor(name), bits, checkpoint.grid(name)) for name in names
-        ]
+    def table(self, label: str, names: Sequence[str], bits: int, rows: np.ndarray | slice = slice(None)) -> list[str]:
+        """Quantises the named tensors, stacked by rows, into three constants; of each tensor only these rows."""
+        parts = []
+        for name in names:
+            grid = self.checkpoint.grid(name)
+            grid = None if grid is None else (grid[0][rows], grid[1][rows])
+            parts.append(quantise(self.checkpoint.tensor(name)[rows], bits, grid))
         return [
             self.graph.constant(f"{label}.{what}", np.concatenate(arrays))
             for what, arrays in zip(("codes", "scales", "zeros"), zip(*parts))
         ]
 
     def matmul(
-        self, x: str, label: str, names: Sequence[str], shape: tuple[int, int], bias: str = ""
+        self, x: str, label: str, kind: str, names: Sequence[str], shape: tuple[int, int], bias: str = ""
     ) -> str:
         """The product with the named layers, their outputs side by side."""
-        inputs = [x, *self.table(label, names, self.linear_bits)]
-        return self.matmul_node(inputs, shape, self.linear_bits, bias)
+        inputs = [x, *self.table(label, names, self.bits[kind])]
+        return self.matmul_node(inputs, shape, self.bits[kind], bias)
 
     def matmul_node(
         self, inputs: list[str], shape: tuple[int, int], bits: int, bias: str = ""
@@ -451,11 +477,11 @@ class _Builder:
         graph, shape, checkpoint = self.graph, self.shape, self.checkpoint
         untied = checkpoint.has("output.weight")
         head_name = "output.weight" if untied else "token_embd.weight"
-        head_shape = (shape.vocab, shape.width)
-        head = self.table("head", [head_name], self.head_bits)
+        head_shape = (shape.vocab if self.kept is None else len(self.kept), shape.width)
+        head = self.table("head", [head_name], self.head_bits, slice(None) if self.kept is None else self.kept)
 
         def lay_head(x: str) -> str:
-            return self.matmul_node([x, *head], head_shape, self.head_bits)
+            return self.spread(self.matmul_node([x, *head], head_shape, self.head_bits))
 
         if self.embedding == "fp16":
             table = graph.constant(
@@ -466,12 +492,13 @@ class _Builder:
 
         # `head` takes the head's table for a checkpoint that ties the two but
         # whose GGUF stores them twice, the embedding more coarsely.
-        if self.embedding == "head" or not untied:
+        finest = self.embedding == "head" or not untied
+        if finest and self.kept is None:
             if self.head_bits != 8:
                 raise ValueError("an embedding shared with the head needs an 8-bit head")
             table = head
         else:
-            table = self.table("embedding", ["token_embd.weight"], 8)
+            table = self.table("embedding", [head_name if finest else "token_embd.weight"], 8)
         # The gather keeps the block axis of the table, so that the codes have
         # the very shape that the head's product wants and are stored once.
         cube = graph.constant("cube", np.array([shape.vocab, -1, 1], dtype=np.int64))
@@ -492,6 +519,18 @@ class _Builder:
         flat = graph.constant("flat", np.array([0, 0, shape.width], dtype=np.int64))
         return self.scaled(graph.node("Reshape", [rows, flat])), lay_head
 
+    def spread(self, logits: str) -> str:
+        """The logits of the tokens kept, over the whole vocabulary."""
+        if self.kept is None:
+            return logits
+        graph, count = self.graph, len(self.kept)
+        # What is not kept takes the column that is put behind the others.
+        place = np.full(self.shape.vocab, count, dtype=np.int64)
+        place[self.kept] = np.arange(count)
+        pads = graph.constant("logits.pads", np.array([0, 0, 0, 0, 0, 1], dtype=np.int64))
+        padded = graph.node("Pad", [logits, pads, graph.constant("logits.never", np.array(NEVER, dtype=np.float32))])
+        return graph.node("Gather", [padded, graph.constant("logits.place", place)], axis=2)
+
     def scaled(self, x: str) -> str:
         if not self.shape.gemma:
             return x
@@ -509,7 +548,7 @@ class _Builder:
             bias = graph.constant(f"{prefix}qkv.bias", joined)
         size = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
         names = [f"{part}.weight" for part in parts]
-        qkv = self.matmul(x, f"{prefix}qkv", names, (size, shape.width), bias)
+        qkv = self.matmul(x, f"{prefix}qkv", "attention", names, (size, shape.width), bias)
         if shape.gemma:
             query, key, value = self.normed_heads(qkv, prefix)
         else:
@@ -560,7 +599,7 @@ class _Builder:
         graph, shape = self.graph, self.shape
         prefix = f"blk.{layer}."
         names = [f"{prefix}ffn_{part}.weight" for part in ("gate", "up")]
-        both = self.matmul(x, f"{prefix}gate_up", names, (2 * shape.hidden, shape.width))
+        both = self.matmul(x, f"{prefix}gate_up", "gate_up", names, (2 * shape.hidden, shape.width))
         gate, up = f"{prefix}gate", f"{prefix}up"
         graph.node("Split", [both], [gate, up], axis=-1, num_outputs=2)
         if shape.gemma:
@@ -569,7 +608,7 @@ class _Builder:
             gate = graph.node("QuickGelu", [gate], domain=MICROSOFT, alpha=1.0)
         product = graph.node("Mul", [gate, up])
         names = [f"{prefix}ffn_down.weight"]
-        return self.matmul(product, f"{prefix}down", names, (shape.width, shape.hidden))
+        return self.matmul(product, f"{prefix}down", "down", names, (shape.width, shape.hidden))
 
     def lay(self) -> None:
         graph, shape = self.graph, self.shape
@@ -587,7 +626,7 @@ class _Builder:
                 x = graph.node("Gather", [x, LOGITS_AT], axis=1)
                 residual = graph.node("Gather", [residual, LOGITS_AT], axis=1)
             size = (shape.width, shape.heads * shape.head_dim)
-            x = self.matmul(x, f"{prefix}output", [f"{prefix}attn_output.weight"], size)
+            x = self.matmul(x, f"{prefix}output", "attention", [f"{prefix}attn_output.weight"], size)
             if shape.gemma:
                 x = self.norm(x, f"{prefix}post_attention_norm.weight")
             x, residual = self.add_and_norm(x, residual, f"{prefix}ffn_norm.weight")
@@ -605,27 +644,40 @@ class _Builder:
         graph.node("Reshape", [logits, rows], "logits")
 
 
-def _estimated_bytes(shape: Shape, precision: Mapping[str, Any]) -> int:
+def bits_of(precision: Mapping[str, Any], kind: str) -> int:
+    """The bits of one kind of linear layer: its own, or those of all of them."""
+    return int(precision.get(kind, precision["linear"]))
+
+
+def _estimated_bytes(shape: Shape, precision: Mapping[str, Any], kept: np.ndarray | None) -> int:
     """The size of the graph, near enough to choose between one file and two."""
     per_code = {4: 0.5 + 4.5 / BLOCK, 8: 1 + 5 / BLOCK}
     qkv = (shape.heads + 2 * shape.kv_heads) * shape.head_dim * shape.width
-    layer = qkv + shape.heads * shape.head_dim * shape.width + 3 * shape.width * shape.hidden
+    down = shape.width * shape.hidden
+    layer = {"attention": qkv + shape.heads * shape.head_dim * shape.width, "gate_up": 2 * down, "down": down}
     table = shape.vocab * shape.width
-    total = shape.layers * layer * per_code[int(precision["linear"])]
-    total += table * per_code[int(precision["head"])]
-    total += table * {"fp16": 2.0, "head": 0.0}.get(precision["embedding"], per_code[8])
+    total = shape.layers * sum(size * per_code[bits_of(precision, kind)] for kind, size in layer.items())
+    total += (table if kept is None else len(kept) * shape.width) * per_code[int(precision["head"])]
+    total += table * {"fp16": 2.0, "head": 0.0 if kept is None else per_code[8]}.get(precision["embedding"], per_code[8])
     return int(total)
 
 
 def write_graph(
-    checkpoint: Checkpoint, window: int, precision: Mapping[str, Any], path: Path
+    checkpoint: Checkpoint,
+    window: int,
+    precision: Mapping[str, Any],
+    path: Path,
+    kept: np.ndarray | None = None,
 ) -> None:
-    """Writes `path` (and `path` + `.data` when the weights pass the protobuf limit)."""
+    """Writes `path` (and `path` + `.data` when the weights pass the protobuf limit).
+
+    `kept` are the ids of the tokens that answers can hold, all if it is None.
+    """
     shape = checkpoint.shape
-    aside = _estimated_bytes(shape, precision) > INLINE_LIMIT
+    aside = _estimated_bytes(shape, precision, kept) > INLINE_LIMIT
     graph = _Graph(path.with_name(path.name + ".data") if aside else None)
     try:
-        _Builder(checkpoint, window, precision, graph).lay()
+        _Builder(checkpoint, window, precision, graph, kept).lay()
     finally:
         graph.close()
     cache = ["batch", shape.kv_heads, "window", shape.head_dim]
@@ -673,10 +725,10 @@ def _prompts(path: Path, vocabulary: Sequence[str]) -> tuple[dict[str, Any], lis
     return tasks, [known[token] for token in prompts["stop"]]
 
 
-def build(
+def opened(
     source: Mapping[str, Path], recipe: Mapping[str, Any], model_dir: Path, out: Path
-) -> dict[str, Any]:
-    """Builds `model.onnx` and `tokenizer.json` into `out`; returns the generator's manifest part.
+) -> tuple[Checkpoint, dict[str, Any]]:
+    """The checkpoint of a recipe with its adapter, and its part of the manifest; writes `tokenizer.json` into `out`.
 
     `source["gguf"]` is the checkpoint, already verified; `recipe["adapter"]`
     (optional) names a safetensors file of low-rank factors beside the recipe.
@@ -687,8 +739,7 @@ def build(
     tokens = checkpoint.metadata["tokenizer.ggml.tokens"]
     tasks, stop_ids = _prompts(Path(model_dir) / recipe["prompts"], tokens)
     gguf_tokenizer.write(checkpoint.metadata, Path(out) / "tokenizer.json")
-    write_graph(checkpoint, int(recipe["window"]), recipe["precision"], Path(out) / "model.onnx")
-    return {
+    return checkpoint, {
         "layers": shape.layers,
         "kv_heads": shape.kv_heads,
         "head_dim": shape.head_dim,
@@ -697,3 +748,28 @@ def build(
         "stop_ids": stop_ids,
         "tasks": tasks,
     }
+
+
+def _kept(path: Path, shape: Shape, stop_ids: Sequence[int]) -> np.ndarray:
+    """The ids of the tokens that a vocabulary file keeps."""
+    bits = load_file(path)["kept"]
+    if bits.size != (shape.vocab + 7) // 8:
+        raise ValueError(f"{path.name} is of another vocabulary: write it anew with scripts/train/generator_vocabulary.py")
+    kept = np.flatnonzero(np.unpackbits(bits, count=shape.vocab))
+    if not np.isin(stop_ids, kept).all():
+        raise ValueError(f"{path.name} leaves out a stop token: no answer would end")
+    return kept
+
+
+def build(
+    source: Mapping[str, Path], recipe: Mapping[str, Any], model_dir: Path, out: Path
+) -> dict[str, Any]:
+    """Builds `model.onnx` and `tokenizer.json` into `out`; returns the generator's manifest part.
+
+    Besides what `opened` reads, `recipe["vocabulary"]` (optional) names the file
+    of the tokens that answers can hold.
+    """
+    checkpoint, part = opened(source, recipe, model_dir, out)
+    kept = _kept(Path(model_dir) / recipe["vocabulary"], checkpoint.shape, part["stop_ids"]) if "vocabulary" in recipe else None
+    write_graph(checkpoint, part["window"], recipe["precision"], Path(out) / "model.onnx", kept)
+    return part

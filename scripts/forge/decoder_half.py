@@ -21,9 +21,8 @@ from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 from onnx import TensorProto, helper
-from safetensors.numpy import load_file
 
-from . import decoder, gguf_tokenizer, low_rank
+from . import decoder
 
 
 def half(name: str, values: np.ndarray) -> np.ndarray:
@@ -53,7 +52,9 @@ class _Builder(decoder._Builder):
         """x times a table [out, in], as GGUF has it."""
         return self.graph.node("FusedMatMul", [x, table], domain=decoder.MICROSOFT, transB=1)
 
-    def matmul(self, x: str, label: str, names: Sequence[str], shape: tuple[int, int], bias: str = "") -> str:
+    def matmul(
+        self, x: str, label: str, kind: str, names: Sequence[str], shape: tuple[int, int], bias: str = ""
+    ) -> str:
         rows = np.concatenate([self.checkpoint.tensor(name) for name in names])
         out = self.product(x, self.graph.constant(f"{label}.weight", rows))
         return self.graph.node("Add", [out, bias]) if bias else out
@@ -117,22 +118,10 @@ def write_graph(checkpoint: decoder.Checkpoint, window: int, tied: bool, path: P
 
 
 def build(source: Mapping[str, Path], recipe: Mapping[str, Any], model_dir: Path, out: Path) -> dict[str, Any]:
-    """As `decoder.build`, of the same recipe: of its precision counts only whether the embedding is the head's."""
-    adapter = low_rank.unpacked(load_file(Path(model_dir) / recipe["adapter"])) if "adapter" in recipe else None
-    checkpoint = decoder.Checkpoint(Path(source["gguf"]), adapter)
-    shape = checkpoint.shape
-    tasks, stop_ids = decoder._prompts(
-        Path(model_dir) / recipe["prompts"], checkpoint.metadata["tokenizer.ggml.tokens"]
-    )
-    gguf_tokenizer.write(checkpoint.metadata, Path(out) / "tokenizer.json")
-    tied = recipe["precision"]["embedding"] == "head"
-    write_graph(checkpoint, int(recipe["window"]), tied, Path(out) / "model.onnx")
-    return {
-        "layers": shape.layers,
-        "kv_heads": shape.kv_heads,
-        "head_dim": shape.head_dim,
-        "vocab": shape.vocab,
-        "window": int(recipe["window"]),
-        "stop_ids": stop_ids,
-        "tasks": tasks,
-    }
+    """As `decoder.build`, of the same recipe: of its precision counts only whether the embedding is the head's.
+
+    The head has all its rows: on a GPU they cost little.
+    """
+    checkpoint, part = decoder.opened(source, recipe, model_dir, out)
+    write_graph(checkpoint, part["window"], recipe["precision"]["embedding"] == "head", Path(out) / "model.onnx")
+    return part

@@ -35,6 +35,8 @@ from . import PeersError, drawn, mixed
 from .rows import PHOTOGRAPHED, STREAMS
 
 CLASSIFIER = "alpha-4o-mini"
+# Both generators that are compared were made for this form of chat.
+ASSISTANT = "<|im_end|>\n<|im_start|>assistant\n"
 TOKENS = 16
 BODIES = 20_000
 PICTURES = 256
@@ -134,7 +136,8 @@ class Material:
             return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
         prompt = manifest["tasks"]["positive"]
-        suffix = ids(prompt["suffix"])
+        # An untuned model may answer a tuned one's task with nothing: it is asked as a chat model is.
+        suffix = ids(ASSISTANT)
         bodies = equally_long([ids(text) + suffix for text in sentences(400)], FIRSTS + WHOLES + STREAMS)
         return Generator(
             source,

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +22,7 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from forge.decoder import Checkpoint, Shape  # noqa: E402
+from forge.decoder import Checkpoint, Shape, bits_of, settled  # noqa: E402
 
 
 class Linear(nn.Module):
@@ -37,6 +40,16 @@ class Linear(nn.Module):
         self.lora_a = nn.Parameter(torch.empty(rank, weight.shape[1]))
         self.lora_b = nn.Parameter(torch.zeros(weight.shape[0], rank))
         nn.init.kaiming_uniform_(self.lora_a, a=math.sqrt(5))
+
+    @torch.no_grad()
+    def settle(self, plain: np.ndarray, bits: int) -> None:
+        """Moves the frozen weight so that its sum with the delta is what a build of so many bits holds.
+
+        `plain` is the checkpoint's weight. The delta goes on learning, now with
+        the error of the quantisation in view.
+        """
+        change = (self.lora_b @ self.lora_a).cpu().numpy()
+        self.weight.copy_(torch.from_numpy(settled(plain + change, bits) - change))
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias) + F.linear(F.linear(x, self.lora_a), self.lora_b)
@@ -123,6 +136,18 @@ class Generator(nn.Module):
 
     def logits(self, states: Tensor) -> Tensor:
         return F.linear(states, self.words)
+
+    def settle(self, path: Path, precision: Mapping[str, Any]) -> None:
+        """Settles every linear layer at the bits that a recipe's `precision` gives its kind."""
+        checkpoint = Checkpoint(path)
+        kinds = {"gate": "gate_up", "up": "gate_up", "down": "down"}
+
+        def settle(module: Linear) -> None:
+            part = module.name.split(".")[-2].rpartition("_")[2]
+            module.settle(checkpoint.tensor(module.name), bits_of(precision, kinds.get(part, "attention")))
+
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            list(pool.map(settle, (m for m in self.modules() if isinstance(m, Linear))))
 
     def adapter(self) -> dict[str, np.ndarray]:
         out = {}

@@ -1,8 +1,9 @@
 """Tunes a generator on our answers and writes its adapter.
 
 A text and its answers are one tree: the text once, and each answer as a branch
-that sees the text and itself, at the positions that the server gives it. All
-randomness comes from `--seed`; an interrupted run goes on from its checkpoint.
+that sees the text and itself, at the positions that the server gives it. With
+`--recipe` the frozen weights are quantised anew from time to time, so that the
+delta makes up for what that loses. All randomness comes from `--seed`; an interrupted run goes on from its checkpoint.
 """
 
 from __future__ import annotations
@@ -166,6 +167,8 @@ def main() -> None:
     parser.add_argument("--langs", nargs="*", default=["en"], help="languages to learn from")
     parser.add_argument("--most", type=int, default=10**6, help="lines of ours of one language that a pass takes")
     parser.add_argument("--passes", type=float, default=2.0)
+    parser.add_argument("--recipe", type=Path, help="model.json: learn with the error of its generator's quantisation in view")
+    parser.add_argument("--settle-every", type=int, default=50, help="steps between two quantisations, with --recipe")
     parser.add_argument("--budget", type=int, default=900, help="padded tokens of a step")
     training_run.add_options(parser, seed=70, rank=16, rate=3e-4, checkpoint_every=50)
     args = parser.parse_args()
@@ -194,15 +197,16 @@ def main() -> None:
         whole = order(trees, args.budget, rng)
         plan += whole[: round(len(whole) * min(passes, 1.0))]
         passes -= 1
-    looked = random.Random(1).sample(aside, min(120, len(aside)))
+    looked = random.Random(1).sample(aside, min(60, len(aside)))
     look = sorted((Tree(row, prompts, list(row.answers)) for row in looked), key=lambda t: len(t.ids))
 
     model = Generator(args.gguf, args.rank).to(device)
     if args.start:
-        model.load_adapter(load_file(args.start))
+        model.load_adapter(low_rank.unpacked(load_file(args.start)))
     parameters = [p for p in model.parameters() if p.requires_grad]
     vocabulary = Vocabulary(model, [tree for batch in plan for tree in batch], args.seed)
     optimiser = torch.optim.AdamW(parameters, lr=args.rate, weight_decay=0.0, betas=(0.9, 0.98))
+    precision = json.loads(args.recipe.read_text(encoding="utf-8"))["components"]["generator"]["precision"] if args.recipe else None
     saved = args.work / "checkpoint.pt"
     done, spent = 0, 0.0
     bound = {k: v for k, v in settings.items() if k not in ("work", "out", "threads", "device", "checkpoint_every")}
@@ -218,6 +222,9 @@ def main() -> None:
         log(glance(model, look, device))
     log(f"{len(train)} lines of ours, {len(extra)} more, {len(plan)} steps, {sum(len(t.ids) for b in plan for t in b)} tokens")
 
+    if precision:
+        model.settle(args.gguf, precision)
+        log("quantised: " + glance(model, look, device))
     begun, clock, since, running, counted = time.monotonic() - spent, time.monotonic(), 0, 0.0, 0
     warm = max(1, len(plan) // 25)
     for step in range(done, len(plan)):
@@ -227,6 +234,8 @@ def main() -> None:
         if gone >= 1:
             log(f"out of time after {step} of {len(plan)} steps")
             break
+        if precision and step > done and step % args.settle_every == 0:
+            model.settle(args.gguf, precision)
         for group in optimiser.param_groups:
             group["lr"] = args.rate * min((step + 1) / warm, (1 - gone) * len(plan) / (len(plan) - warm))
         loss, count = loss_of(model, plan[step], device, vocabulary)
@@ -246,6 +255,8 @@ def main() -> None:
             }
             text_data.write(saved, lambda p: torch.save(state, p))
             text_data.write(args.work / "latest.safetensors", lambda p: save_file(low_rank.packed(model.adapter()), str(p)))
+    if precision:
+        model.settle(args.gguf, precision)
     log(glance(model, look, device))
     text_data.write(args.out, lambda p: save_file(low_rank.packed(model.adapter()), str(p)))
     log(f"wrote {args.out}")

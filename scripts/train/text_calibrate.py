@@ -37,6 +37,8 @@ EXACT = {"attention": 16, "inner": 16, "gelu": 32}
 # Points of F1 that one point of our look-alikes flagged may cost: they are harder than what users write, and a
 # false alarm costs trust.
 LOOK_ALIKE_PRICE = 5.0
+# Harmless words, names and codes that are made up, to place the operating points by and to measure on.
+MADE_WORDS = 600
 # What a public pair says of sentiment, against one of ours.
 OTHERS_SENTIMENT = 0.3
 SPECIAL_WANTED, LOST_STATEMENTS_LIMIT = 0.97, 0.03
@@ -225,7 +227,7 @@ def calibrate(rows: list[Row], logits: np.ndarray, unread: tuple[str, ...]) -> l
     for c in range(5):
         at = pick(rows, c, lambda row: row.source not in unread)
         labels = np.array([rows[i].targets[c] for i in at])
-        alike = logits[pick(rows, c, lambda row: is_look_alike(row) and row.source not in unread), c]
+        alike = logits[pick(rows, c, lambda row: (is_look_alike(row) or row.source == "made/words") and row.source not in unread), c]
         point = operating_point(logits[at, c], labels, even_weights([rows[i] for i in at], c), alike)
         # Probabilities are of the sources as they come.
         below, above = slopes(logits[at, c], labels, np.array([rows[i].weights[c] for i in at]), point)
@@ -551,6 +553,9 @@ def main() -> None:
                 slices["validation"].append(row)
         elif side == "calibration":
             slices["calibration"].append(row)
+    words = text_data.Words(rows)
+    slices["calibration"] += words.made(MADE_WORDS, random.Random(1), "calibration")
+    scraps = words.made(MADE_WORDS, random.Random(2), "validation")
 
     if args.card_only:
         delta = load_file(args.delta)
@@ -572,6 +577,8 @@ def main() -> None:
     took = time.monotonic() - began
     card = [args.notes.read_text(encoding="utf-8")] if args.notes else []
     card += tables(validation, probabilities(harm, places), unread)
+    flagged = (probabilities(model.scores([r.text for r in scraps])[0], places) >= 0.5).any(axis=1)
+    card += [f"\nany category, single words, names and codes without context (made by program): {flagged.sum()}/{len(scraps)} ({flagged.mean():.1%}) flagged."]
     card += ["\n### Disguises\n"]
     card += disguise_lines(model, validation, places, args.disguised)
     card += ["\n### Languages (48 texts each, written for this and never trained on; no native review)\n"]

@@ -196,6 +196,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--frozen", type=int, default=0, help="lowest layers that stay as they are: less to compute")
     parser.add_argument("--look-every", type=int, default=900)
+    parser.add_argument("--looked", type=int, default=3200, help="validation texts of a look")
     training_run.add_options(parser, seed=20, rank=32, rate=6e-4, checkpoint_every=200)
     args = parser.parse_args()
     device, log, settings = training_run.begin(args)
@@ -208,9 +209,9 @@ def main() -> None:
         [r for r in rows if r.side() == "validation" and r.sentiment < 0
          and (r.positive() or text_data.share_of(r.text) < 0.35)
          and r.source != "cold-zh"],
-        2500,
+        args.looked * 4 // 5,
     ) + random.Random(args.seed).sample(
-        [r for r in rows if r.source in text_data.HELD_OUT_SOURCES and r.text.isascii()], 700
+        [r for r in rows if r.source in text_data.HELD_OUT_SOURCES and r.text.isascii()], args.looked // 5
     )
     look_ids = tokenise(tokenizer, kind, look, 96, None)
     if args.opinion:

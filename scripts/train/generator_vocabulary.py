@@ -1,0 +1,101 @@
+"""Chooses the tokens that a generator's answers may hold, and writes them beside the model.
+
+Most of a vocabulary is program code and other scripts, which no answer needs,
+and every step pays for it in the output head. Kept are the tokens of our lines,
+those that occur a few times in the public texts, single ASCII characters and all
+parts of other characters: so any text can still be written, if in smaller
+pieces. What a text that is read may hold is not touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import text_data  # noqa: E402
+from forge import gguf_tokenizer  # noqa: E402
+from forge.decoder import Checkpoint  # noqa: E402
+
+FIELDS = ("text", "positive", "negative", "reply")
+# Of a longer text only the head is counted.
+MOST_CHARACTERS = 2000
+OFTEN = 4
+
+
+def texts(paths: list[Path]) -> Iterator[str]:
+    for path in paths:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
+            for line in lines:
+                item = json.loads(line)
+                for field in FIELDS:
+                    if isinstance(item.get(field), str):
+                        yield item[field][:MOST_CHARACTERS]
+
+
+def counted(tokenizer: Tokenizer, found: Iterator[str]) -> Counter[int]:
+    total: Counter[int] = Counter()
+    part: list[str] = []
+    for text in found:
+        # With the space that it has inside a sentence, too.
+        part += [text, f" {text}"]
+        if len(part) >= 4000:
+            total.update(token for row in tokenizer.encode_batch_fast(part, add_special_tokens=False) for token in row.ids)
+            part = []
+    total.update(token for row in tokenizer.encode_batch_fast(part, add_special_tokens=False) for token in row.ids)
+    return total
+
+
+def kept(tokenizer: Tokenizer, ours: Counter[int], public: Counter[int], stop: list[str]) -> np.ndarray:
+    """One truth value a token of the vocabulary."""
+    size = tokenizer.get_vocab_size(with_added_tokens=True)
+    out = np.zeros(size, dtype=bool)
+    out[list(ours)] = True
+    out[[token for token, count in public.items() if count >= OFTEN]] = True
+    out[[tokenizer.token_to_id(token) for token in stop]] = True
+    for token in range(size):
+        text = tokenizer.decode([token], skip_special_tokens=True)
+        # A part of a character is told by the sign that stands for it.
+        out[token] |= (len(text) == 1 and text.isascii()) or "\ufffd" in text
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder that holds moderation/train/, expression/train/ and reply/train/")
+    parser.add_argument("--gguf", type=Path, required=True)
+    parser.add_argument("--model", type=Path, required=True, help="the model's folder: its prompts.json is read, vocabulary.safetensors written")
+    args = parser.parse_args()
+
+    public = sorted(args.data.glob("*/train/*.jsonl.gz"))
+    if not public:
+        raise SystemExit(f"No texts in {args.data}: give the data folder with --data.")
+    checkpoint = Checkpoint(args.gguf)
+    path = args.model / "tokenizer.json.partial"
+    gguf_tokenizer.write(checkpoint.metadata, path)
+    tokenizer = Tokenizer.from_file(str(path))
+    path.unlink()
+    # What looks like a control token in a text is text.
+    tokenizer.encode_special_tokens = True
+    stop = json.loads((args.model / "prompts.json").read_text(encoding="utf-8"))["stop"]
+    ours = counted(tokenizer, texts(sorted(text_data.AUTHORED.glob("*.jsonl"))))
+    found = kept(tokenizer, ours, counted(tokenizer, texts(public)), stop)
+    whole = np.zeros(checkpoint.shape.vocab, dtype=bool)
+    whole[: len(found)] = found[: len(whole)]
+    text_data.write(args.model / "vocabulary.safetensors", lambda p: save_file({"kept": np.packbits(whole)}, str(p)))
+    print(f"{whole.sum():,} of {len(whole):,} tokens kept")
+
+
+if __name__ == "__main__":
+    main()
