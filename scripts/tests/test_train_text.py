@@ -134,7 +134,7 @@ def test_draws_repeat_and_hold_no_text_of_another_split(data, monkeypatch):
     monkeypatch.setattr(text_data, "joined", lambda first, second: first)
     drawn = text_data.draw(rows, 3000, 1)
     assert abs(len(drawn) - 3000) < 60
-    known = [r for r in drawn if r.source != "made/special"]
+    known = [r for r in drawn if not r.source.startswith("made/")]
     assert {r.side() for r in known} == {"train"}
     assert not {r.source for r in drawn} & set(text_data.HELD_OUT_SOURCES)
 
@@ -178,6 +178,23 @@ def test_made_special_texts_are_nonsense_or_formulas():
     rows = text_data.made_special(500, random.Random(1))
     assert {text_data.EXPRESSIBILITY[r.kind] for r in rows} == {"meaningless", "formula"}
     assert all(r.text.strip() for r in rows)
+
+
+def test_made_words_are_harmless_scraps_of_one_side():
+    zeros, judged = (0.0,) * 5, (1.0,) * 5
+    rows = [Row(f"a lantern and a {word} stood there {i}", "ud-ewt", zeros, judged) for i in range(40) for word in ("kettle", "filth")]
+    rows += [Row(f"you filth {i}", "edos", (0.0, 1.0, 0.0, 0.0, 0.0), judged) for i in range(40)]
+    rows += [Row("lantern", "profanity-list", (1.0, 0.0, 0.0, 0.0, 0.0), judged)]
+    rows += [Row(f"an unread spoon {i}", "imdb-counterfactual", zeros, zeros) for i in range(40)]
+    words = text_data.Words(rows)
+    # Profanity is left out whatever stands around it, and so is what often stands in harm or was never judged.
+    assert "kettle" in words.words
+    assert not {"lantern", "filth", "spoon"} & set(words.words)
+    sides = {side: words.made(200, random.Random(1), side) for side in ("train", "calibration", "validation")}
+    for side, made in sides.items():
+        assert {row.side() for row in made} == {side} and not any(row.positive() for row in made)
+    assert len({row.text for row in sides["train"]}) > 150
+    assert words.made(50, random.Random(2)) == words.made(50, random.Random(2))
 
 
 def test_average_precision_and_roc_on_known_answers():
