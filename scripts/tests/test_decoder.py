@@ -463,11 +463,11 @@ def test_a_built_generator_answers_like_the_full_precision_model(identifier: str
     measured = np.stack(steps, axis=1)
     chosen = measured.argmax(axis=-1)
 
-    def regrets(wanted: np.ndarray) -> np.ndarray:
+    def regrets(wanted: np.ndarray, chosen: np.ndarray, inside: np.ndarray) -> np.ndarray:
         taken = np.take_along_axis(wanted, chosen[..., None], axis=-1)[..., 0]
         return (wanted.max(axis=-1) - taken)[inside]
 
-    lost = regrets(logits)
+    lost = regrets(logits, chosen, inside)
     print(f"{identifier}: {np.mean(lost == 0):.1%} of tokens as in full precision, mean regret {lost.mean():.4f}")
     assert lost.mean() <= MEAN_REGRET
 
@@ -475,6 +475,8 @@ def test_a_built_generator_answers_like_the_full_precision_model(identifier: str
     for name in _linear_layers(reference):
         bits = decoder.bits_of(recipe["precision"], _kind(name))
         reference.weights[name] = decoder.settled(reference.weights[name], bits, checkpoint.grid(name))
+    # Half of the texts: the reference is slow.
+    rows, tokens, measured, chosen, inside = (part[: len(rows) // 2] for part in (rows, tokens, measured, chosen, inside))
     caches, fed, told = [reference.new_cache() for _ in rows], rows, []
     for step in range(ANSWER):
         told.append(reference.forward(fed, caches))
@@ -483,7 +485,7 @@ def test_a_built_generator_answers_like_the_full_precision_model(identifier: str
     kept = measured[0, 0] > decoder.NEVER
     equal = (chosen == settled.argmax(axis=-1))[inside]
     near = cosines(measured[..., kept].reshape(-1, kept.sum()), settled[..., kept].reshape(-1, kept.sum())).reshape(inside.shape)[inside]
-    worst = regrets(settled).max()
+    worst = regrets(settled, chosen, inside).max()
     print(f"{identifier}: of its own weights {equal.mean():.1%} of tokens equal, worst regret {worst:.2f}, cosine {near.mean():.5f}")
     assert equal.mean() >= EQUAL
     assert worst <= REGRET
