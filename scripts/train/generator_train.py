@@ -3,7 +3,8 @@
 A text and its answers are one tree: the text once, and each answer as a branch
 that sees the text and itself, at the positions that the server gives it. With
 `--recipe` the frozen weights are quantised anew from time to time, so that the
-delta makes up for what that loses. All randomness comes from `--seed`; an interrupted run goes on from its checkpoint.
+delta makes up for what that loses. All randomness comes from `--seed`; an
+interrupted run goes on from its checkpoint.
 """
 
 from __future__ import annotations

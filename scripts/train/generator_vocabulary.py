@@ -31,6 +31,7 @@ from forge.decoder import Checkpoint  # noqa: E402
 FIELDS = ("text", "positive", "negative", "reply")
 # Of a longer text only the head is counted.
 MOST_CHARACTERS = 2000
+# Every text is counted twice, as it is and with a space before it.
 OFTEN = 4
 
 
