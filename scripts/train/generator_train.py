@@ -171,6 +171,7 @@ def main() -> None:
     parser.add_argument("--recipe", type=Path, help="model.json: learn with the error of its generator's quantisation in view")
     parser.add_argument("--settle-every", type=int, default=50, help="steps between two quantisations, with --recipe")
     parser.add_argument("--budget", type=int, default=900, help="padded tokens of a step")
+    parser.add_argument("--frozen", type=int, default=0, help="lowest layers whose deltas stay as they are: less to compute")
     training_run.add_options(parser, seed=70, rank=16, rate=3e-4, checkpoint_every=50)
     args = parser.parse_args()
     device, log, settings = training_run.begin(args)
@@ -204,6 +205,8 @@ def main() -> None:
     model = Generator(args.gguf, args.rank).to(device)
     if args.start:
         model.load_adapter(low_rank.unpacked(load_file(args.start)))
+    for layer in model.layers[: args.frozen]:
+        layer.requires_grad_(False)
     parameters = [p for p in model.parameters() if p.requires_grad]
     vocabulary = Vocabulary(model, [tree for batch in plan for tree in batch], args.seed)
     optimiser = torch.optim.AdamW(parameters, lr=args.rate, weight_decay=0.0, betas=(0.9, 0.98))
