@@ -26,7 +26,7 @@ EXAMPLE := --manifest-path examples/rust/Cargo.toml
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo '  MODELS=alpha-4o-mini limits any of them to the named models; DEVICE=cuda is for GPUs.'
+	@echo '  MODELS=alpha-4o-mini limits set-up, demo and bundle to the named models; DEVICE=cuda is for GPUs.'
 
 setup: ## Python environment, ONNX Runtime, base weights, models
 	@$(PYTHON) scripts/setup
@@ -37,7 +37,9 @@ build: ## set-up, then the release binary
 	@$(PYTHON) scripts/setup --require cargo cc
 	@$(CARGO) build --release --locked
 
-bundle: build ## one tar for machines without a network; SIGNING_KEY=minisign.key signs it
+bundle: ## one tar for machines without a network; SIGNING_KEY=minisign.key signs it
+	@$(PYTHON) scripts/setup --require cargo cc
+	@$(CARGO) build --release --locked --no-default-features
 	@$(VENV_PYTHON) scripts/bundle $(BINARY)
 
 notices: setup ## write THIRD_PARTY.md: what others made of a bundle, and under which licence
@@ -49,7 +51,7 @@ demo: build ## start the server, ask all four operations, check the answers
 serve: build ## serve on 127.0.0.1:8080 with a fresh key
 	@$(VENV_PYTHON) scripts/serve $(BINARY)
 
-test: ## set-up, then every check and test
+test: ## set-up, then every check and test but those of test-clients
 	@$(PYTHON) scripts/setup --require cargo cc
 	@$(MAKE) --no-print-directory lint test-rust test-scripts test-deploy
 	@echo 'make test: every check passed.'

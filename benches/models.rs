@@ -39,13 +39,13 @@ fn moderation(criterion: &mut Criterion) {
 }
 
 /// Texts a second of every installed classifier at 8 texts of 32 tokens, beside the same base model as anyone would
-/// export it, where `DICHROIC_STOCK_MINILM` names that file (`scripts/peers/stock_minilm.py` makes it).
+/// export it, where `STOCK_MINILM` names that file (`scripts/peers/stock_minilm.py` makes it).
 fn classifiers(criterion: &mut Criterion) {
     const TEXTS: usize = 8;
     const TOKENS: usize = 32;
     let mut group = criterion.benchmark_group("classifiers 8x32");
     group.throughput(Throughput::Elements(TEXTS as u64));
-    if let Some(stock) = std::env::var_os("DICHROIC_STOCK_MINILM") {
+    if let Some(stock) = std::env::var_os("STOCK_MINILM") {
         let mut session = runtime().open(Path::new(&stock)).unwrap();
         let ids: Vec<i64> = (0..TEXTS * TOKENS).map(|n| 1000 + i64::try_from(n).unwrap()).collect();
         group.bench_function("stock MiniLM int8", |bench| {

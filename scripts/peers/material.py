@@ -182,7 +182,7 @@ class Material:
         golden = self._places.scripts / "tests" / "golden" / "text_scores.json"
         known = [entry["text"] for entry in json.loads(golden.read_text(encoding="utf-8"))["texts"]][:60]
         manifest = json.loads((component.target / "manifest.json").read_text(encoding="utf-8"))["text_classifier"]
-        own = os.environ.get("DICHROIC_STOCK_MINILM")
+        own = os.environ.get("STOCK_MINILM")
         return Text(
             component.target,
             Path(own) if own else folder / "stock.int8.onnx",

@@ -35,7 +35,7 @@ HOW = """\
 - **Text moderation.** 16 tokens a text, no text twice. The engine has more waiting than it can take. The products are
   the int8 matrix products of the same encoder and nothing else, at their best batch. The stock export is a graph of
   plain nodes with the same tuned weights, quantised by onnxruntime's `quantize_dynamic` with its defaults;
-  `DICHROIC_STOCK_MINILM` names another. FastAPI serves it as most people would: uvicorn, one process, a function a
+  `STOCK_MINILM` names another. FastAPI serves it as most people would: uvicorn, one process, a function a
   request, no batches. The client of all servers is the same program and runs on the same cores. Our server remembers
   nothing, here and below: its cache of moderation scores is off (`moderation_cache = false`), so that every answer is
   computed. How large its batches are it measures for itself before it is asked; the engine alone does the same.

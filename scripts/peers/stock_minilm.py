@@ -3,7 +3,7 @@
 BertModel of transformers, the TorchScript exporter and onnxruntime's dynamic
 int8 quantisation, all with their defaults. Needs the packages torch,
 transformers, onnx and onnxruntime; prints the file to name in
-DICHROIC_STOCK_MINILM.
+STOCK_MINILM.
 """
 
 from __future__ import annotations
