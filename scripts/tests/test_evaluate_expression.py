@@ -60,10 +60,69 @@ JOURNEY = "The 7:42 from Reading gets Anna to Paddington for £1,200, she says."
         ("7時42分の電車", "42分に乗る", 0.5),
         # Python holds words for numbers to be numeric, Rust does not.
         ("三人で行く", "誰もいない", 1.0),
+        ('My boss said "You are late again"', "My boss told me off for being late", 1.0),
+        ("He asked (He always asks) about it", "That question again", 1.0),
+        ("Oh my God, I'm OK", "All is well", 1.0),
+        ("Parcel left at number 14, signed for by Mrs. Adeyemi.", "Mrs. Adams has the parcel from number 14", 0.5),
+        ("I saw Dr. Lee today", "Doctor Lee saw me", 1.0),
+        ("I saw Dr. Lee today", "The doctor saw me", 0.0),
+        ("A letter from J. Okafor came", "A letter came", 0.0),
+        ("So did I. Then we left", "We left as well", 1.0),
+        ("I turned 25 today", "I turned twenty-five today", 1.0),
+        ("I turned 25 today", "I turned twenty five today", 1.0),
+        ("I turned 25 today", "Of all twenty, five came", 0.0),
+        ("It cost 2,350 in all", "It cost two thousand three hundred and fifty", 1.0),
+        ("I came 1st", "I came first", 1.0),
+        ("I came 3rd", "I came second", 0.0),
+        ("On the fifth of May", "On 5 May", 1.0),
+        ("Hier j'ai vu Anna au parc", "La visite d'Anna m'a plu", 1.0),
+        ("La visite d’Anna m’a plu", "Elle m’a plu", 0.0),
+        ("L'Espagne me manque", "Le pays me manque", 0.0),
+        ("I rolled 4,5,6", "I rolled 4, 5 and 6", 1.0),
+        ("I won 1,200,000", "I won 1200000", 1.0),
+        ("Fourteen girls and twelve boys", "ten girls and twelve boys", 0.5),
+        ("Fourteen girls and twelve boys", "14 girls and 12 boys", 1.0),
+        ("My two sons sing", "Both sons sing", 1.0),
+        ("One never knows, and at first I was on cloud nine for a day or two", "It was nice", 1.0),
     ],
 )
 def test_numbers_and_names_are_counted_as_facts(text: str, answer: str, share: float) -> None:
     assert likeness.facts_kept(text, answer) == share
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "count"),
+    [
+        ("I saw Dr. Lee on the 3rd", "Doctor Lee saw me on day three", 0),
+        ("my sister anna turned twenty-five", "A toast to Anna at 25", 0),
+        ("Paid on Saturdays", "Paid each Saturday", 0),
+        ("Hier j'ai vu Anna", "La joie d'Anna m'a plu", 0),
+        ("The bus was late", "One could say the bus, thank God, is OK, and I'm at peace for a second", 0),
+        ("The bus was late", 'It said: "Wait for me" (No thanks)', 0),
+        ("The bus was late", "The bus to Leeds was late on Monday in May", 3),
+        ("The bus was late", "All 14 of us waited twenty minutes", 2),
+        ("Mrs. Adeyemi signed", "The signature is from Mrs. Adams", 1),
+    ],
+)
+def test_what_the_text_does_not_say_is_invented(text: str, answer: str, count: int) -> None:
+    assert likeness.facts_invented(text, answer) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "looped"),
+    [
+        ("I am tired", "I want to rest because I want to rest", True),
+        ("I want to rest, I want to sleep", "I want to go and I want to stay", False),
+        ("I am tired", "I want a rest and I want to sleep", False),
+        ("I am tired", "So tired! Home was far. So tired.", True),
+        ("I am tired", "Ask J. J. Lee, or Mr. Kim and Mr. Lee.", False),
+        ("今日は雨です", "雨の日も悪くないと思うし雨の日も悪くない", True),
+        ("今日は雨です", "雨です。本当に雨です。", False),
+        ("今日は雨です", "雨です。雨です。", True),
+    ],
+)
+def test_a_loop_is_told_from_a_refrain(text: str, answer: str, looped: bool) -> None:
+    assert likeness.loops(text, answer) is looped
 
 
 @pytest.mark.parametrize(
@@ -91,6 +150,8 @@ def test_facts_are_counted_one_by_one() -> None:
     assert likeness.facts(JOURNEY) == {"7:42", "1200", "reading", "anna", "paddington"}
     assert likeness.kept(JOURNEY, "Anna, at 7:42") == 2
     assert likeness.facts("Um 7:42 fährt der Zug nach Köln", "de") == {"7:42"}
+    assert likeness.facts_invented("Der Bus kam", "Um 7 kam der Bus nach Köln", "de") == 1
+    assert likeness.facts("Ten paciencia", "es") == set()
     # A control sign is white space in Python's eyes alone.
     assert likeness.names("said x\x1cBob to") == []
 

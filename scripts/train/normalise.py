@@ -11,11 +11,21 @@ import re
 import unicodedata
 
 # Soft hyphen, joiners, bidirectional marks, fillers, variation selectors, tags;
-# and skin tones, which only colour the sign before them.
+# skin tones, which only colour the sign before them; and lines under or through
+# a sign, which strike out a whole text with its gaps and digits.
 INVISIBLE = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "[\u00ad\u0332-\u0338\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f"
     "\u3164\ufe00-\ufe0f\ufeff\uffa0\U0001f3fb-\U0001f3ff\U000e0000-\U000e0fff]"
 )
+
+# Alphabets in boxes: squared, negative circled, negative squared, regional
+# indicators. A flag is two of the last and reads as its country's code, `fr`:
+# nothing tells it from letters that spell a word.
+BOXED = {
+    first + at: letter
+    for first in (0x1F130, 0x1F150, 0x1F170, 0x1F1E6)
+    for at, letter in enumerate("abcdefghijklmnopqrstuvwxyz")
+}
 
 # Letters that pass for a Latin one once NFKC has folded the mathematical and
 # wide ones. Unicode Technical Standard 39 lists far more; these are the
@@ -34,6 +44,13 @@ CONFUSABLE = {
 # Of those, the Latin letters in another dress, which no language writes whole words in.
 STYLED = frozenset("ɑᴀʙᴄᴅᴇɡɢʜıɩɪᴊᴋʟᴍɴᴏᴘʀᴛᴜᴠᴡᴢ")
 
+# Letters of the alphabets that look-alikes are taken from: Greek, Cyrillic, Armenian.
+FOREIGN = re.compile("[\u0386-\u0481\u048a-\u052f\u0531-\u0556\u0561-\u0587\u1f00-\u1fff]")
+
+# Marks of no script, directly behind a visible ASCII sign. NFKC has composed
+# those that make a letter; marks on other letters may be how a language is written.
+DECORATION = re.compile("(?<=[!-~])[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+")
+
 # Digits and signs that stand for a letter inside a word.
 LEET = {"0": "o", "1": "i", "3": "e", "4": "a", "5": "s", "7": "t", "8": "b", "@": "a", "$": "s", "!": "i", "|": "i", "€": "e", "+": "t"}
 
@@ -46,22 +63,31 @@ SAME_EMOJI = re.compile(rf"({EMOJI.pattern})\1{{2,}}")
 NAMED = 64
 # Of an outlined or a filled sign only the shape matters.
 OUTLINE = re.compile(r"\b(black|white|heavy) ")
-NUMBER = re.compile(r"[$€]?\d[\d.,:]*[a-z]{0,2}[$€]?", re.IGNORECASE)
-# `mp3`, `covid19`
-NUMBERED = re.compile(r"[a-z]+\d+", re.IGNORECASE)
-LETTER = r"[^\W_]"
+NUMBER = re.compile(r"[$€]?\d[\d.,:]*[a-z]{0,2}[$€]?", re.ASCII | re.IGNORECASE)
+# `covid19` and `covid-19`, `b4`, `size8`, `ps5`, `4x4`: one last digit may be a
+# letter instead (`rap3`), but not behind a single letter, an `e` or initials,
+# which have no vowel. normalise.rs says why.
+NUMBERED = re.compile(r"[a-z]+-?\d{2,}|[a-z]\d|[a-z]*e\d|[b-df-hj-np-tv-xz]+\d|\d+[a-z]\d+", re.ASCII | re.IGNORECASE)
+# Vowel signs and other marks belong to the letter before them. Beyond this range all marks are invisible.
+MARKS = "".join(c for c in map(chr, range(0x300, 0x1F000)) if unicodedata.category(c).startswith("M"))
+LETTER = rf"(?!_)[\w{MARKS}]"
+# Of a word, where a digit is none.
+WORD_LETTER = rf"(?![\d_])[\w{MARKS}]"
 SPACED = re.compile(rf"(?<!{LETTER}){LETTER}([ .\-*_·•,/|~]){LETTER}(?:\1{LETTER})+(?!{LETTER})")
-REPEATED = re.compile(r"([^\W\d_])\1{2,}")
+WORD = re.compile(rf"(?:{WORD_LETTER})+")
+REPEATED = re.compile(rf"({WORD_LETTER})\1{{2,}}")
 
 
 def normalise(text: str) -> str:
     """The text without invisible signs and disguises, emoji by their names."""
-    text = FOLDED.sub(lambda found: unicodedata.normalize("NFKC", found[0]), INVISIBLE.sub("", text))
+    text = INVISIBLE.sub("", text).translate(BOXED)
+    text = FOLDED.sub(lambda found: unicodedata.normalize("NFKC", found[0]), text)
     text = INVISIBLE.sub("", text)
     text = EMOJI.sub(_name, SAME_EMOJI.sub(r"\1\1", text), count=NAMED)
-    text = _fold(text)
-    text = re.sub(r"\S+", lambda found: _plain(found[0]), text)
-    text = SPACED.sub(lambda found: found[0].replace(found[1], ""), text)
+    text = _words(DECORATION.sub("", _fold(text)))
+    # Twice: the gaps of `s.h.!.t` show once its sign is a letter, the word in
+    # `k 1 l l` once its gaps are closed.
+    text = _words(SPACED.sub(lambda found: found[0].replace(found[1], ""), text))
     return REPEATED.sub(r"\1\1", text)
 
 
@@ -75,8 +101,14 @@ def _latin(c: str) -> bool:
 
 
 def _fold(text: str) -> str:
-    """Confusable letters as Latin ones, unless the text is truly written in their alphabet."""
-    foreign = {c.lower() for c in text if c.isalpha() and not c.isascii()}
+    """Confusable letters as Latin ones, unless the text is truly written in their alphabet.
+
+    Some other letter of it tells. Letters of further scripts, accented Latin ones
+    among them, say nothing of that.
+    """
+    if text.isascii():
+        return text
+    foreign = {c.lower() for c in FOREIGN.findall(text)}
     everywhere = foreign <= CONFUSABLE.keys() and any(map(_latin, text))
 
     def word(found: re.Match) -> str:
@@ -85,7 +117,11 @@ def _fold(text: str) -> str:
             return letters
         return "".join(CONFUSABLE.get(c.lower(), c) for c in letters)
 
-    return re.sub(r"[^\W\d_]+", word, text)
+    return WORD.sub(word, text)
+
+
+def _words(text: str) -> str:
+    return re.sub(r"\S+", lambda found: _plain(found[0]), text)
 
 
 def _plain(word: str) -> str:

@@ -72,6 +72,20 @@ pub(super) fn text_budget(config: &Config, device: Device) -> Option<usize> {
     }
 }
 
+/// Gives each identifier the text classifier of another one with the same writer: the head that tells the light of what
+/// is written belongs to the writer as much as to the classifier, and not every classifier has it.
+fn lend_light(models: &mut BTreeMap<ModelId, Models>) {
+    let lenders: Vec<_> =
+        models.values().filter_map(|models| Some((models.writer.clone()?, models.text.clone()?))).collect();
+    for borrower in models.values_mut() {
+        let (Some(writer), Some(text)) = (&borrower.writer, &borrower.text) else { continue };
+        borrower.light = lenders
+            .iter()
+            .find(|(other, light)| Arc::ptr_eq(other, writer) && !Arc::ptr_eq(light, text))
+            .map(|(_, light)| Arc::clone(light));
+    }
+}
+
 /// A running model, for every identifier that stands on it.
 enum Loaded {
     Writer(Arc<Writer>),
@@ -117,6 +131,7 @@ impl<'a> Composer<'a> {
             self.metrics.model_info.with_label_values(labels).set(1);
             tracing::info!(%id, %component, name = bundle.manifest().name, %device, "model loaded");
         }
+        lend_light(&mut models);
         let options =
             ServiceOptions { timeout: self.config.request_timeout, image_queue: self.config.image_queue, device };
         Ok(Services::new(models, options, self.metrics))

@@ -109,6 +109,9 @@ pub enum ConfigError {
     },
 }
 
+/// What may stand in `log` by itself, in any case.
+const LOG_LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
 /// Most characters before the names of keys in Redis.
 const MAX_PREFIX_CHARACTERS: usize = 64;
 
@@ -220,7 +223,7 @@ pub struct Config {
     pub playground: bool,
     /// How log lines are written.
     pub log_format: LogFormat,
-    /// What is logged, as a `tracing` filter (its syntax is judged by the subscriber).
+    /// What is logged, as a `tracing` filter (the rest of its syntax is judged by the subscriber).
     pub log: String,
     /// The collector that traces are sent to, `http://HOST:PORT`.
     pub otlp_endpoint: Option<String>,
@@ -314,6 +317,9 @@ fn refuse(error: &figment::Error, file: Option<&Path>) -> ConfigError {
 /// What a setting accepts, in words that end a sentence.
 fn rule(setting: &Setting) -> String {
     match (setting.kind, setting.name) {
+        (Kind::Number { min, max, .. }, "replicas") => {
+            format!("a whole number from {min} to {max}, and more than 1 only beside a redis_url")
+        }
         (Kind::Number { min, max, .. }, _) => format!("a whole number from {min} to {max}"),
         (Kind::NumberOrAuto { min, max }, _) => format!("auto or a whole number from {min} to {max}"),
         (Kind::Switch, _) => "true or false".to_owned(),
@@ -336,6 +342,7 @@ fn rule(setting: &Setting) -> String {
         (_, "speculation") => "lookup or off".to_owned(),
         (_, "device") => "cpu, cuda or auto".to_owned(),
         (_, "log_format") => "json or text".to_owned(),
+        (_, "log") => format!("{}, or a filter such as info,dichroic::engine=debug", LOG_LEVELS.join(", ")),
         (_, "otlp_endpoint") => "http://HOST:PORT, such as http://127.0.0.1:4318, or empty".to_owned(),
         _ => "a text that is not empty".to_owned(),
     }
@@ -378,7 +385,7 @@ impl Validator<'_> {
             header_timeout: Duration::from_millis(self.number("header_timeout_ms", raw.header_timeout_ms)?),
             playground: raw.playground.unwrap_or(true),
             log_format: self.log_format(raw.log_format.as_deref())?,
-            log: raw.log.unwrap_or_else(|| "info".to_owned()),
+            log: self.log(raw.log)?,
             otlp_endpoint: self.otlp_endpoint(raw.otlp_endpoint)?,
         })
     }
@@ -495,6 +502,10 @@ impl Validator<'_> {
         if password.is_some_and(|password| password.expose_secret().is_empty() || server.is_none()) {
             return Err(self.invalid("redis_password"));
         }
+        // Each of several would allow the whole limit. One is true without Redis, too, so it may be written.
+        if replicas > NonZeroU32::MIN && server.is_none() {
+            return Err(self.invalid("replicas"));
+        }
         let encrypts = server.as_ref().is_some_and(RedisServer::encrypts);
         if ca_file.as_ref().is_some_and(|path| path.as_os_str().is_empty() || !encrypts) {
             return Err(self.invalid("redis_ca_file"));
@@ -525,6 +536,18 @@ impl Validator<'_> {
             Some("text") => Ok(LogFormat::Text),
             Some(_) => Err(self.invalid("log_format")),
         }
+    }
+
+    /// tracing takes a word that is no level for the only part of the program to be logged: a mistyped level would
+    /// silence the server.
+    fn log(&self, value: Option<String>) -> Result<String, ConfigError> {
+        let Some(value) = value else { return Ok("info".to_owned()) };
+        let sound = |directive: &str| {
+            directive.contains(['=', '[']) || LOG_LEVELS.iter().any(|level| level.eq_ignore_ascii_case(directive))
+        };
+        // Empty ones are passed over, as tracing does; spaces around a level are not.
+        let mut directives = value.split(',').filter(|directive| !directive.is_empty()).peekable();
+        if directives.peek().is_some() && directives.all(sound) { Ok(value) } else { Err(self.invalid("log")) }
     }
 
     /// An empty one is none, so that a template may always write the setting.
@@ -778,9 +801,43 @@ mod tests {
             ("redis_url = 'rediss://h'\nredis_ca_file = ''".to_owned(), "redis_ca_file"),
             ("redis_prefix = ''".to_owned(), "redis_prefix"),
             ("redis_prefix = 'two words'".to_owned(), "redis_prefix"),
+            ("replicas = 2".to_owned(), "replicas"),
         ] {
             let error = refusal(Some(&toml), &[], &[]);
             assert!(error.starts_with(&format!("{setting}, set by the file")), "{toml}: {error}");
+        }
+        assert_eq!(
+            refusal(None, &[("DICHROIC_REPLICAS", "4")], &[]),
+            "replicas, set by the environment variable DICHROIC_REPLICAS, must be a whole number from 1 to 10000, and \
+             more than 1 only beside a redis_url; correct or remove it"
+        );
+        assert!(load(Some("replicas = 1\nredis_timeout_ms = 5\nredis_prefix = 'team:'"), &[], &[]).is_ok());
+    }
+
+    #[test]
+    fn a_level_that_is_none_is_refused_and_does_not_silence_the_log() {
+        for sound in [
+            "off",
+            "warn",
+            "INFO",
+            "Debug",
+            "info,",
+            "warn,dichroic::http=debug",
+            "info,dichroic::http::observe=warn",
+            "dichroic=trace",
+            "[request]=debug",
+            "[request],info",
+        ] {
+            let config = load(None, &[("DICHROIC_LOG", sound)], &[]).unwrap();
+            assert_eq!(config.log, sound);
+        }
+        for wrong in ["", ",", " ", "warning", "inof", " info", "info ", "info, debug", "info,inof", "dichroic"] {
+            assert_eq!(
+                refusal(None, &[], &["--log", wrong]),
+                "log, set by the flag --log, must be off, error, warn, info, debug, trace, or a filter such as \
+                 info,dichroic::engine=debug; correct or remove it",
+                "{wrong:?}"
+            );
         }
     }
 
@@ -826,6 +883,11 @@ mod tests {
              remove it"
         );
         assert_eq!(
+            refusal(None, &[], &["--generator-queue", "7"]),
+            "generator_queue, set by the flag --generator-queue, must be a whole number from 8 to 65536; correct or \
+             remove it"
+        );
+        assert_eq!(
             refusal(Some("log_format = 'xml'"), &[], &[]),
             "log_format, set by the file DIR/dichroic.toml, must be json or text; correct or remove it"
         );
@@ -867,7 +929,9 @@ mod tests {
         for setting in SETTINGS {
             let Kind::Number { default, min, max } = setting.kind else { continue };
             for good in [default, min, max] {
-                assert!(load(Some(&format!("{} = {good}", setting.name)), &[], &[]).is_ok(), "{}", setting.name);
+                // Many replicas are nothing without it.
+                let toml = format!("redis_url = 'redis://h'\n{} = {good}", setting.name);
+                assert!(load(Some(&toml), &[], &[]).is_ok(), "{}", setting.name);
             }
             let below = min.checked_sub(1);
             for bad in [below, Some(max + 1)].into_iter().flatten() {

@@ -122,7 +122,8 @@ pub const SETTINGS: [Setting; 37] = [
     number("moderation_cache_entries", 10_000, 1, 1_000_000),
     number("moderation_cache_seconds", 60, 1, 3_600),
     number("generator_slots", 8, 1, 256),
-    number("generator_queue", 64, 1, 65_536),
+    // A prism is made again by up to eight at once, and what asks for more than the queue holds is always refused.
+    number("generator_queue", 64, 8, 65_536),
     // A prompt is not cut into single tokens, nor into more than the decoder computes at once.
     number("prefill_tokens", 16, 4, 256),
     text("speculation"),
@@ -270,8 +271,8 @@ pub struct ServeFlags {
     /// [default: 10] [env: DICHROIC_REDIS_TIMEOUT_MS]
     #[arg(long, value_name = "MS")]
     pub redis_timeout_ms: Option<u64>,
-    /// Replicas that share the limits: while Redis is away, each allows that part of a limit
-    /// [default: 1] [env: DICHROIC_REPLICAS]
+    /// Replicas that share the limits: while Redis is away, each allows that part of a limit. More than 1 needs
+    /// DICHROIC_REDIS_URL [default: 1] [env: DICHROIC_REPLICAS]
     #[arg(long, value_name = "N")]
     pub replicas: Option<u64>,
     /// Threads for inference; 0 for as many as the processor affinity and the container's quota grant
@@ -330,8 +331,8 @@ pub struct ServeFlags {
     /// Connections open at once; more wait to be accepted [default: 1024] [env: DICHROIC_MAX_CONNECTIONS]
     #[arg(long, value_name = "N")]
     pub max_connections: Option<u64>,
-    /// Time a client may take for the TLS handshake, and to send a request's headers, in milliseconds
-    /// [default: 10000] [env: DICHROIC_HEADER_TIMEOUT_MS]
+    /// Time a client may take for the TLS handshake, to send a request's headers, and before it takes more of an answer
+    /// that waits for it, in milliseconds [default: 10000] [env: DICHROIC_HEADER_TIMEOUT_MS]
     #[arg(long, value_name = "MS")]
     pub header_timeout_ms: Option<u64>,
     /// Whether / serves a page on which people try the operations with a key of theirs: true or false
@@ -341,7 +342,7 @@ pub struct ServeFlags {
     /// How log lines are written: json or text [default: json] [env: DICHROIC_LOG_FORMAT]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<String>,
-    /// What is logged: error, warn, info, debug, trace, or a filter such as info,dichroic::engine=debug
+    /// What is logged: off, error, warn, info, debug, trace, or a filter such as info,dichroic::engine=debug
     /// [default: info] [env: DICHROIC_LOG]
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,

@@ -42,7 +42,7 @@ pub fn due(scores: Scores, language: Language) -> Option<Fixed> {
 
 /// For a person in distress: hope without cheer in the positive, no encouragement in the negative, and a reply that
 /// points to people who can help.
-fn care(language: Language) -> Fixed {
+pub fn care(language: Language) -> Fixed {
     match language {
         Language::English => Fixed {
             reply: "What you are carrying sounds very heavy, and you do not have to carry it alone: please tell someone you trust today, or call your local crisis line.",

@@ -3,10 +3,13 @@
 use std::{
     collections::VecDeque,
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+use tokio::sync::oneshot;
+
 use super::EngineError;
+use crate::telemetry::ModelMetrics;
 
 /// Bounded, closable, all-or-nothing on submission. Senders never wait.
 pub(super) struct Inbox<T> {
@@ -31,14 +34,19 @@ impl<T> Inbox<T> {
         Self { state: Mutex::new(State { queue: VecDeque::new(), closed: false }), arrived: Condvar::new(), capacity }
     }
 
-    /// Queues all items or none.
-    pub(super) fn push(&self, items: Vec<T>) -> Result<(), EngineError> {
+    /// Queues all items or none. Before it refuses, those in the queue make room that `wanted` does not give back. That
+    /// is called under the lock.
+    pub(super) fn push(&self, items: Vec<T>, wanted: impl FnMut(T) -> Option<T>) -> Result<(), EngineError> {
         let mut state = self.lock();
         if state.closed {
             return Err(EngineError::ShuttingDown);
         }
-        if state.queue.len() + items.len() > self.capacity {
-            return Err(EngineError::Overloaded);
+        let fit = |queue: &VecDeque<T>| queue.len() + items.len() <= self.capacity;
+        if !fit(&state.queue) {
+            sift(&mut state.queue, wanted);
+            if !fit(&state.queue) {
+                return Err(EngineError::Overloaded);
+            }
         }
         state.queue.extend(items);
         drop(state);
@@ -83,6 +91,11 @@ impl<T> Held<'_, T> {
         &mut self.guard.queue
     }
 
+    /// Keeps, in order, the items that `wanted` gives back.
+    pub(super) fn sift(&mut self, wanted: impl FnMut(T) -> Option<T>) {
+        sift(&mut self.guard.queue, wanted);
+    }
+
     pub(super) fn closed(&self) -> bool {
         self.guard.closed
     }
@@ -98,6 +111,33 @@ impl<T> Held<'_, T> {
     }
 }
 
+fn sift<T>(queue: &mut VecDeque<T>, mut wanted: impl FnMut(T) -> Option<T>) {
+    // Each item once round: to take them out of the middle would move the others again for each.
+    for _ in 0..queue.len() {
+        if let Some(item) = queue.pop_front().and_then(&mut wanted) {
+            queue.push_back(item);
+        }
+    }
+}
+
+/// The way back to an item's caller, while somebody waits there. Who has left is counted; whose time is up is told so.
+pub(super) fn awaited<O>(
+    reply: oneshot::Sender<Result<O, EngineError>>,
+    deadline: Instant,
+    now: Instant,
+    metrics: &ModelMetrics,
+) -> Option<oneshot::Sender<Result<O, EngineError>>> {
+    if reply.is_closed() {
+        metrics.abandoned.inc();
+        return None;
+    }
+    if deadline <= now {
+        let _ = reply.send(Err(EngineError::Deadline));
+        return None;
+    }
+    Some(reply)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,18 +145,30 @@ mod tests {
     #[test]
     fn takes_all_or_nothing_up_to_its_capacity() {
         let inbox = Inbox::new(3);
-        inbox.push(vec![1, 2]).unwrap();
-        assert_eq!(inbox.push(vec![3, 4]), Err(EngineError::Overloaded));
-        inbox.push(vec![3]).unwrap();
+        inbox.push(vec![1, 2], Some).unwrap();
+        assert_eq!(inbox.push(vec![3, 4], Some), Err(EngineError::Overloaded));
+        inbox.push(vec![3], Some).unwrap();
         assert_eq!(inbox.hold().queue().drain(..).collect::<Vec<_>>(), [1, 2, 3]);
+    }
+
+    #[test]
+    fn only_a_full_one_lets_go_of_what_nobody_wants() {
+        let inbox = Inbox::new(4);
+        let odd = |item: i32| (item % 2 == 1).then_some(item);
+        inbox.push(vec![1, 2, 3], odd).unwrap();
+        inbox.push(vec![5], odd).unwrap();
+        assert_eq!(inbox.len(), 4, "there was room");
+        inbox.push(vec![7], odd).unwrap();
+        assert_eq!(inbox.push(vec![9], odd), Err(EngineError::Overloaded), "all of them are wanted");
+        assert_eq!(inbox.hold().queue().drain(..).collect::<Vec<_>>(), [1, 3, 5, 7]);
     }
 
     #[test]
     fn a_closed_inbox_refuses_but_keeps_what_it_has() {
         let inbox = Inbox::new(3);
-        inbox.push(vec![1]).unwrap();
+        inbox.push(vec![1], Some).unwrap();
         inbox.close();
-        assert_eq!(inbox.push(vec![2]), Err(EngineError::ShuttingDown));
+        assert_eq!(inbox.push(vec![2], Some), Err(EngineError::ShuttingDown));
         assert_eq!(inbox.len(), 1);
     }
 }

@@ -13,7 +13,7 @@ use axum::{
 use super::{
     Shared, SharedState,
     error::{ApiError, whole_seconds},
-    extract::drain,
+    extract::turn_away,
     observe::Note,
 };
 use crate::domain::{LimitDecision, Operation, UsageLimit};
@@ -30,9 +30,7 @@ pub(super) async fn guard(State(shared): State<SharedState>, request: Request, n
         Err((error, headers)) => (Some(error), headers),
     };
     let mut response = if let Some(error) = refusal {
-        let (parts, body) = request.into_parts();
-        drain(&parts.headers, body).await;
-        error.into_response()
+        turn_away(request, error).await.into_response()
     } else {
         next.run(request).await
     };

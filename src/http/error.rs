@@ -155,7 +155,7 @@ impl ApiError {
             Self::ScoreThresholdOutOfRange => (400, InvalidRequest, "score_threshold_out_of_range", Some(ScoreThreshold), "score_threshold must be a number from 0.1 to 1"),
             Self::UnsupportedImageUrl => (400, InvalidRequest, "unsupported_image_url", Some(Input), "an image url must be a data: URL that holds the image; this server fetches nothing"),
             Self::InvalidBase64(field) => (400, InvalidRequest, "invalid_base64", Some(field), "an image must be Base64-encoded image data"),
-            Self::ImageTooLarge(field) => (400, InvalidRequest, "image_too_large", Some(field), "an image must be at most 10 MiB decoded, 40 megapixels and 16,384 pixels a side"),
+            Self::ImageTooLarge(field) => (400, InvalidRequest, "image_too_large", Some(field), "an image must be at most 10 MiB decoded, 40 megapixels and 16,384 pixels a side; an animation at most 160 megapixels over all frames, and 4,096 frames"),
             Self::UnsupportedImage(field) => (400, InvalidRequest, "unsupported_image", Some(field), "an image must be a JPEG, PNG, WebP, GIF, BMP or TIFF picture"),
             Self::CorruptImage(field) => (400, InvalidRequest, "corrupt_image", Some(field), "the image data are damaged or incomplete"),
             Self::ModelNotInstalled => (501, NotImplemented, "model_not_installed", Some(Model), "this model is not installed on this server for this operation"),

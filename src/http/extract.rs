@@ -138,9 +138,16 @@ impl Held {
     }
 }
 
+/// Refuses a request whose body nobody has looked at.
+pub(super) async fn turn_away(request: Request, error: ApiError) -> ApiError {
+    let (parts, body) = request.into_parts();
+    drain(&parts.headers, body).await;
+    error
+}
+
 /// Reads and drops what is left of a refused request's body, within bounds: an answer sent while the client is still
 /// writing is lost to most clients. One that waits for `100 Continue` has not begun, and is not told to.
-pub(super) async fn drain(headers: &HeaderMap, mut body: Body) {
+async fn drain(headers: &HeaderMap, mut body: Body) {
     if headers.contains_key(header::EXPECT) {
         return;
     }

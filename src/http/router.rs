@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use axum::{
     Router,
+    extract::Request,
     middleware::from_fn_with_state,
     routing::{MethodRouter, get},
 };
@@ -19,6 +20,7 @@ use super::{
     App, Shared, SharedState,
     auth::guard,
     error::ApiError,
+    extract::turn_away,
     health,
     observe::observe,
     openapi, playground,
@@ -55,8 +57,8 @@ pub fn router(app: App) -> Router {
         routes = routes.route("/", get(playground::page));
     }
     routes
-        .fallback(async || ApiError::NotFound)
-        .method_not_allowed_fallback(async || ApiError::MethodNotAllowed)
+        .fallback(|request: Request| turn_away(request, ApiError::NotFound))
+        .method_not_allowed_fallback(|request: Request| turn_away(request, ApiError::MethodNotAllowed))
         .layer(from_fn_with_state(Arc::clone(&shared), observe))
         .with_state(shared)
 }

@@ -1,9 +1,9 @@
 //! Animations to the frames of a few moments.
 //!
 //! Frames build on those before them, so everything up to the last moment taken is unpacked; the moments are spread
-//! over the whole animation and include its first and last frame. Refuses an animation whose unpacking would exceed a
-//! budget of pixels, counted before it begins. GIF is composed here, on one canvas in place: a frame costs its own
-//! rectangle, not the canvas.
+//! over the whole animation, from its first frame to its last. Of a canvas above half of the pixels allowed only the
+//! first frame is taken. Refuses an animation whose unpacking would exceed a budget of pixels, counted before it
+//! begins. GIF is composed here, on one canvas in place: a frame costs its own rectangle, not the canvas.
 
 use std::{io::Cursor, num::NonZeroU64};
 
@@ -19,15 +19,20 @@ use super::{
     scan,
 };
 
-/// Pixels that may be unpacked for one animation, in multiples of those allowed for a still picture.
+/// Pixels that may be unpacked for one animation, in multiples of those allowed for a still picture. The message of
+/// `image_too_large` says this bound and the next.
 const BUDGET: u64 = 4;
 /// Frames an animation may have: each costs something however small it is.
 const MOST_FRAMES: usize = 4_096;
+/// What a moment becomes where the canvas is not wholly covered: a frame over white and one over black.
+const GROUNDS: u64 = 2;
 
 /// The moments to take from `frames` frames on a canvas of `canvas` pixels, ascending.
 fn moments(frames: usize, most: usize, canvas: u64, limits: &Limits) -> Vec<usize> {
-    let affordable = usize::try_from(limits.max_pixels / canvas.max(1)).unwrap_or(usize::MAX);
-    let count = frames.min(most).min(affordable.max(1));
+    let canvases = limits.max_pixels / canvas.max(1);
+    // The last moment is taken beside the first as long as that costs no more than one of the largest canvas.
+    let affordable = (canvases / GROUNDS).max(canvases.clamp(1, 2));
+    let count = frames.min(most).min(usize::try_from(affordable).unwrap_or(usize::MAX));
     let last = frames.saturating_sub(1);
     (0..count).map(|index| index * last / count.saturating_sub(1).max(1)).collect()
 }
@@ -94,22 +99,20 @@ fn sampled<'a>(
 
 pub(super) fn gif(bytes: &[u8], limits: &Limits) -> Result<Vec<Frame>, ImageError> {
     let survey = scan::gif(bytes).ok_or(ImageError::Corrupt)?;
-    let mut options = gif::DecodeOptions::new();
-    options.set_color_output(gif::ColorOutput::RGBA);
-    let most = limits.max_pixels.saturating_mul(4);
-    options.set_memory_limit(NonZeroU64::new(most).map_or(gif::MemoryLimit::Unlimited, gif::MemoryLimit::Bytes));
-    let mut decoder = options.read_info(Cursor::new(bytes)).map_err(|_| ImageError::Corrupt)?;
-
-    let size = (u32::from(decoder.width()), u32::from(decoder.height()));
-    admit(size, limits)?;
+    admit(survey.canvas, limits)?;
     if survey.largest > limits.max_pixels {
         return Err(ImageError::TooLarge);
     }
     afford(survey.frames, survey.pixels, limits)?;
 
-    let mut canvas = Canvas::new(size);
+    let mut options = gif::DecodeOptions::new();
+    options.set_color_output(gif::ColorOutput::RGBA);
+    let most = limits.max_pixels.saturating_mul(4);
+    options.set_memory_limit(NonZeroU64::new(most).map_or(gif::MemoryLimit::Unlimited, gif::MemoryLimit::Bytes));
+    let mut decoder = options.read_info(Cursor::new(bytes)).map_err(|_| ImageError::Corrupt)?;
+    let mut canvas = Canvas::new(survey.canvas);
     let mut taken = Vec::new();
-    let mut wanted = moments(survey.frames, limits.max_frames, area(size), limits).into_iter().peekable();
+    let mut wanted = moments(survey.frames, limits.max_frames, area(survey.canvas), limits).into_iter().peekable();
     for index in 0..survey.frames {
         if wanted.peek().is_none() {
             break;
@@ -130,7 +133,7 @@ pub(super) fn gif(bytes: &[u8], limits: &Limits) -> Result<Vec<Frame>, ImageErro
     Ok(taken)
 }
 
-/// The GIF screen. Starts transparent: viewers ignore the background colour.
+/// The GIF screen, as large as viewers make it. Starts transparent: they ignore the background colour.
 struct Canvas {
     picture: RgbaImage,
 }
@@ -208,7 +211,9 @@ mod tests {
         assert_eq!(moments(1, 8, 100, &limits), [0]);
         assert_eq!(moments(3, 8, 100, &limits), [0, 1, 2]);
         assert_eq!(moments(15, 8, 100, &limits), [0, 2, 4, 6, 8, 10, 12, 14]);
-        assert_eq!(moments(100, 8, 10_000_000, &limits), [0, 33, 66, 99]);
+        assert_eq!(moments(100, 8, 5_000_000, &limits), [0, 33, 66, 99]);
+        assert_eq!(moments(100, 8, 10_000_000, &limits), [0, 99]);
+        assert_eq!(moments(100, 8, 20_000_000, &limits), [0, 99]);
         assert_eq!(moments(100, 8, 30_000_000, &limits), [0]);
         assert_eq!(moments(5, 0, 1, &limits), [0; 0]);
     }
@@ -268,6 +273,29 @@ mod tests {
         assert_eq!(rows[3], [red, red, white].concat());
         assert_eq!(rows[4], [red, red, black].concat());
         assert_eq!(frames.len(), 5);
+    }
+
+    #[test]
+    fn frames_over_both_grounds_are_counted_twice() {
+        let limits = Limits { max_pixels: 80, ..Limits::default() };
+        let specks = [(0, 0, 1, 1, 0, gif::DisposalMethod::Keep); 8];
+        let frames = gif(&gif_of((10, 1), &specks), &limits).expect("it decodes");
+        assert_eq!(frames.iter().map(|frame| frame.width() * frame.height()).sum::<u32>(), 80);
+    }
+
+    #[test]
+    fn the_first_frame_enlarges_the_canvas_and_later_ones_do_not() {
+        use gif::DisposalMethod::Keep;
+        let (red, green, white, black) = ([255_u8, 0, 0], [0_u8, 255, 0], [255; 3], [0; 3]);
+        let bytes = gif_of((1, 1), &[(1, 0, 2, 1, 0, Keep), (0, 0, 9, 9, 1, Keep)]);
+        let frames = gif(&bytes, &Limits::default()).expect("it decodes");
+        assert!(frames.iter().all(|frame| (frame.width(), frame.height()) == (3, 1)), "{frames:?}");
+        let rows: Vec<&[u8]> = frames.iter().map(Frame::rgb).collect();
+        assert_eq!(rows, [[white, red, red].concat(), [black, red, red].concat(), [green; 3].concat()]);
+        // The limits are those of what is shown, not of the screen or the frame alone.
+        let first = gif_of((1, 1), &[(1, 0, 2, 1, 0, Keep)]);
+        let small = Limits { max_pixels: 2, ..Limits::default() };
+        assert_eq!(gif(&first, &small), Err(ImageError::TooLarge));
     }
 
     #[test]

@@ -57,9 +57,12 @@ fn png(bytes: &[u8], limits: &Limits) -> Result<Vec<Frame>, ImageError> {
     };
     let decoder = open()?;
     let survey = scan::png(bytes).ok_or(ImageError::Corrupt)?;
-    // `image` does not animate 16-bit PNG; its still picture is what most viewers show.
-    if survey.frames == 0 || decoder.color_type().bytes_per_pixel() > decoder.color_type().channel_count() {
+    if survey.frames == 0 {
         return still(decoder, limits);
+    }
+    // `image` does not animate 16-bit PNG, but browsers do: the still picture is not all that they show.
+    if decoder.color_type().bytes_per_pixel() > decoder.color_type().channel_count() {
+        return Err(ImageError::Unsupported);
     }
     let moments = limits.max_frames.saturating_sub(usize::from(survey.still_apart));
     let moving = animation::png(decoder, survey.frames, moments, limits)?;

@@ -21,7 +21,8 @@ pub use resize::to_tensor;
 /// What a picture may cost. Checked from headers, before anything is allocated for pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most pixels of a picture, or of all frames taken from an animation together.
+    /// Most pixels of a picture. All frames taken from an animation together have as many, or up to twice as many where
+    /// a transparent canvas is so large that no more than two moments are taken.
     pub max_pixels: u64,
     /// Most pixels a side.
     pub max_side: u32,

@@ -7,6 +7,9 @@
 /// What the frames of a GIF claim.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Gif {
+    /// Columns and rows of what is shown: of the logical screen, or up to the first frame's edges where that reaches
+    /// beyond it, as viewers enlarge the picture then. Later frames are clipped.
+    pub(super) canvas: (u32, u32),
     pub(super) frames: usize,
     /// Pixels of all frames' own rectangles together: the work of unpacking.
     pub(super) pixels: u64,
@@ -32,15 +35,26 @@ pub(super) struct Webp {
     pub(super) largest: u64,
 }
 
-/// `None` when the file is cut off inside a block. A missing trailer is forgiven.
+/// `None` when the file is cut off inside a block, or a frame has no pixels: some viewers show such a frame over the
+/// whole screen, and the decoder passes over some of them in silence. A missing trailer is forgiven.
 pub(super) fn gif(bytes: &[u8]) -> Option<Gif> {
-    let mut survey = Gif { frames: 0, pixels: 0, largest: 0 };
+    let screen = (u32::from(le16(bytes, 6)?), u32::from(le16(bytes, 8)?));
+    let mut survey = Gif { canvas: screen, frames: 0, pixels: 0, largest: 0 };
     let mut at = 13 + gif_table(*bytes.get(10)?);
     loop {
         match bytes.get(at) {
             Some(0x21) => at = gif_blocks(bytes, at + 2)?,
             Some(0x2C) => {
-                let area = u64::from(le16(bytes, at + 5)?) * u64::from(le16(bytes, at + 7)?);
+                let value = |offset| le16(bytes, at + offset).map(u32::from);
+                let (left, top, width, height) = (value(1)?, value(3)?, value(5)?, value(7)?);
+                let area = u64::from(width) * u64::from(height);
+                if area == 0 {
+                    return None;
+                }
+                if survey.frames == 0 {
+                    let (columns, rows) = survey.canvas;
+                    survey.canvas = (columns.max(left + width), rows.max(top + height));
+                }
                 survey.frames += 1;
                 survey.pixels += area;
                 survey.largest = survey.largest.max(area);
@@ -71,8 +85,7 @@ fn gif_blocks(bytes: &[u8], mut at: usize) -> Option<usize> {
 
 /// `None` when the file is cut off before its end chunk.
 pub(super) fn png(bytes: &[u8]) -> Option<Png> {
-    let mut animated = false;
-    let mut announced = 0;
+    let mut announced = 0_usize;
     let mut controls = 0;
     let mut controls_first = false;
     let mut pixels_seen = false;
@@ -85,17 +98,15 @@ pub(super) fn png(bytes: &[u8]) -> Option<Png> {
             return None;
         }
         match kind {
-            b"acTL" if !pixels_seen => {
-                animated = true;
-                announced = be32(bytes, at + 8)? as usize;
-            }
+            // Of several, viewers do not all believe the same; the most that any may show is counted.
+            b"acTL" if !pixels_seen => announced = announced.max(be32(bytes, at + 8)? as usize),
             b"fcTL" => {
                 controls += 1;
                 controls_first |= !pixels_seen;
             }
             b"IDAT" => pixels_seen = true,
             b"IEND" => {
-                let frames = if animated { controls.min(announced) } else { 0 };
+                let frames = controls.min(announced);
                 return Some(Png { frames, still_apart: frames > 0 && !controls_first });
             }
             _ => {}
@@ -265,6 +276,11 @@ mod tests {
         assert_eq!(png(&within), Some(Png { frames: 1, still_apart: false }));
         let late = png_of(&[(b"IDAT", &[]), (b"acTL", &four), (b"fcTL", &[]), (b"IEND", &[])]);
         assert_eq!(png(&late).map(|png| png.frames), Some(0));
+        let none = [0; 4];
+        for (first, second) in [(&four, &none), (&none, &four)] {
+            let twice = png_of(&[(b"acTL", first), (b"acTL", second), (b"fcTL", &[]), (b"IDAT", &[]), (b"IEND", &[])]);
+            assert_eq!(png(&twice).map(|png| png.frames), Some(1));
+        }
     }
 
     #[test]
@@ -283,11 +299,28 @@ mod tests {
         bytes.extend(b"\x21\xF9\x04\x00\x00\x00\x00\x00");
         bytes.extend(b"\x2C\x00\x00\x00\x00\x0a\x00\x0a\x00\x00\x02\x02\x4C\x01\x00");
         bytes.extend(b"\x2C\x00\x00\x00\x00\x02\x00\x03\x00\x80\0\0\0\0\0\0\x02\x02\x4C\x01\x00");
-        let whole = Gif { frames: 2, pixels: 106, largest: 100 };
+        let whole = Gif { canvas: (10, 10), frames: 2, pixels: 106, largest: 100 };
         assert_eq!(gif(&bytes).as_ref(), Some(&whole));
         bytes.push(0x3B);
         assert_eq!(gif(&bytes).as_ref(), Some(&whole));
         assert_eq!(gif(&bytes[..bytes.len() - 3]), None);
+    }
+
+    #[test]
+    fn the_first_frame_of_a_gif_may_reach_beyond_the_screen_and_none_may_be_empty() {
+        let of = |frames: &[[u8; 4]]| {
+            let mut bytes = b"GIF89a\x05\0\x05\0\0\0\0".to_vec();
+            for [left, top, width, height] in frames {
+                bytes.extend([0x2C, *left, 0, *top, 0, *width, 0, *height, 0, 0, 2, 0]);
+            }
+            gif(&bytes)
+        };
+        let canvas = |frames: &[[u8; 4]]| of(frames).map(|survey| survey.canvas);
+        assert_eq!(canvas(&[[0, 0, 3, 3]]), Some((5, 5)));
+        assert_eq!(canvas(&[[3, 1, 4, 4], [0, 0, 9, 9]]), Some((7, 5)));
+        assert_eq!(canvas(&[[0, 9, 1, 255]]), Some((5, 264)));
+        assert_eq!(of(&[[0, 0, 5, 5], [0, 0, 5, 0]]), None);
+        assert_eq!(of(&[[0, 0, 0, 5]]), None);
     }
 
     #[test]

@@ -110,6 +110,9 @@ pub struct Models {
     pub image: Option<Arc<ImageGuardian>>,
     /// Reads the text in pictures, which the text classifier then judges.
     pub reader: Option<Arc<TextReader>>,
+    /// Tells the light of expressions where `text` has no head for it: the text classifier of another identifier with
+    /// the same writer.
+    pub light: Option<Arc<TextGuardian>>,
 }
 
 /// Bounds of the use cases.
@@ -149,11 +152,8 @@ impl Services {
     /// # Errors
     /// [`ServiceError`]
     pub async fn prism(&self, model: ModelId, text: ValidText) -> Result<Prism, ServiceError> {
-        let models = self.models(model);
-        let (Some(writer), Some(guardian)) = (&models.writer, &models.text) else {
-            return Err(ServiceError::ModelNotInstalled);
-        };
-        self.timed(|deadline| prism::express(writer, guardian, &self.metrics, text, deadline)).await
+        let desk = self.desk(model)?;
+        self.timed(|deadline| prism::express(desk, text, deadline)).await
     }
 
     /// One short encouraging reply to a text.
@@ -161,11 +161,8 @@ impl Services {
     /// # Errors
     /// [`ServiceError`]
     pub async fn sunshine(&self, model: ModelId, text: ValidText) -> Result<String, ServiceError> {
-        let models = self.models(model);
-        let (Some(writer), Some(guardian)) = (&models.writer, &models.text) else {
-            return Err(ServiceError::ModelNotInstalled);
-        };
-        self.timed(|deadline| sunshine::reply(writer, guardian, &self.metrics, text, deadline)).await
+        let desk = self.desk(model)?;
+        self.timed(|deadline| sunshine::reply(desk, text, deadline)).await
     }
 
     /// Moderates a text.
@@ -265,8 +262,16 @@ impl Services {
     }
 
     fn models(&self, id: ModelId) -> &Models {
-        const NONE: &Models = &Models { writer: None, text: None, image: None, reader: None };
+        const NONE: &Models = &Models { writer: None, text: None, image: None, reader: None, light: None };
         self.models.get(&id).unwrap_or(NONE)
+    }
+
+    fn desk(&self, id: ModelId) -> Result<prism::Desk<'_>, ServiceError> {
+        let models = self.models(id);
+        let (Some(writer), Some(guardian)) = (&models.writer, &models.text) else {
+            return Err(ServiceError::ModelNotInstalled);
+        };
+        Ok(prism::Desk { writer, guardian, light: models.light.as_deref(), metrics: &self.metrics })
     }
 
     /// Runs a use case under the request's deadline. The engines honour it too; this holds for what lies between.

@@ -1,15 +1,15 @@
 //! Dual expression and the checks on everything that is generated.
 
-use std::{sync::Arc, time::Instant};
+use std::time::Instant;
 
 use super::{
     ServiceError, TextGuardian, Writer,
     guardian_text::Judgement,
     language,
-    writer::{Attempt, Task},
+    writer::{Attempt, Task, Written},
 };
 use crate::{
-    domain::{Expressibility, Polarity, Prism, Threshold, ValidText, fixed, likeness},
+    domain::{Category, Expressibility, Fixed, Language, Polarity, Prism, Threshold, ValidText, fixed, likeness},
     telemetry::Metrics,
 };
 
@@ -24,6 +24,52 @@ const LONG_TEXT: usize = 160;
 /// one: it may carry a part of the harm on in milder words.
 const STRICT: f64 = 0.2;
 
+/// An answer that is less surely in the light that was asked for is made again, however clear the other one of the
+/// pair is.
+const LEAST_LIGHT: f64 = 0.35;
+
+/// What writes, and what judges what was written.
+#[derive(Clone, Copy)]
+pub(super) struct Desk<'a> {
+    pub(super) writer: &'a Writer,
+    pub(super) guardian: &'a TextGuardian,
+    /// Tells the light of an answer where the guardian cannot.
+    pub(super) light: Option<&'a TextGuardian>,
+    pub(super) metrics: &'a Metrics,
+}
+
+/// What became of a text's answers.
+pub(super) enum Outcome {
+    /// One for each task, in order.
+    Answers(Vec<String>),
+    /// None may be given out for one of the tasks.
+    Unfit {
+        /// Whether that is because what was written speaks of harming oneself.
+        despairs: bool,
+    },
+}
+
+impl Outcome {
+    /// The answers; where there are none, what is said instead for a text of this judgement: care where despair was
+    /// written of it, and sober sentences where it was flagged itself.
+    pub(super) fn or_fixed<T>(
+        self,
+        judgement: Judgement,
+        language: Language,
+        instead: impl FnOnce(Fixed) -> T,
+        answers: impl FnOnce(Vec<String>) -> Option<T>,
+    ) -> Result<T, ServiceError> {
+        match self {
+            Self::Answers(found) => answers(found).ok_or(ServiceError::Internal),
+            Self::Unfit { despairs: true } => Ok(instead(fixed::care(language))),
+            Self::Unfit { .. } if Threshold::default().judge(judgement.scores).flagged() => {
+                Ok(instead(fixed::sober(language)))
+            }
+            Self::Unfit { .. } => Err(ServiceError::GenerationRejected),
+        }
+    }
+}
+
 pub(super) fn bound(input: Judgement) -> Threshold {
     if Threshold::default().judge(input.scores).flagged() {
         Threshold::new(STRICT).unwrap_or_default()
@@ -32,41 +78,68 @@ pub(super) fn bound(input: Judgement) -> Threshold {
     }
 }
 
+/// Whether an answer may be given out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fitness {
+    Fit,
+    /// Empty, or flagged by our own moderation at the bound.
+    Unfit,
+    /// As an input it would be answered with care.
+    Despairing,
+}
+
 /// What the checks say of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Quality {
-    /// Neither empty nor flagged by our own moderation at the bound; what is not fit is never given out.
-    fit: bool,
+    fitness: Fitness,
     /// It says the input over again.
     repeats: bool,
     /// It is surely in another language than the input.
     foreign: bool,
+    /// It ends where a sentence ends, and says nothing twice.
+    whole: bool,
     /// Share of the input's names and numbers that it keeps, from 0 to 1. Replies need none.
     facts: f64,
+    /// Names and numbers that the input does not have.
+    invented: usize,
     /// Probability that it is said in the light that was asked for; 1 where none was, or no model tells.
     light: f64,
 }
 
 impl Quality {
-    /// From 0, unfit, to 7: a copy or another language is worse than the wrong light, and that worse than a lost fact.
+    fn fit(self) -> bool {
+        self.fitness == Fitness::Fit
+    }
+
+    /// From 0, unfit, to 10: a copy or another language is worse than the wrong light, and that worse than a broken
+    /// sentence or a fact lost or invented.
     fn score(self) -> f64 {
-        if !self.fit {
+        if !self.fit() {
             return 0.0;
         }
-        1.0 + if self.repeats || self.foreign { 0.0 } else { 2.5 } + 2.0 * self.light + 1.5 * self.facts
+        let given = |held: bool, worth: f64| if held { worth } else { 0.0 };
+        let invented = match self.invented {
+            0 => 0.0,
+            1 => 1.0,
+            _ => 1.5,
+        };
+        2.5 + given(!self.repeats && !self.foreign, 2.5) + given(self.whole, 1.5) + 2.0 * self.light + 1.5 * self.facts
+            - invented
     }
 
     /// The check that it failed first, as metrics name it; none where it passed all.
     fn failure(self, turned: bool) -> Option<&'static str> {
-        if !self.fit {
+        if !self.fit() {
             Some("unfit")
         } else if self.repeats {
             Some("copy")
         } else if self.foreign {
             Some("language")
-        } else if !turned {
+        } else if !turned || self.light < LEAST_LIGHT {
             Some("polarity")
-        } else if self.facts < 1.0 {
+        } else if !self.whole {
+            Some("broken")
+        } else if self.facts < 1.0 || self.invented > 0 {
             Some("facts")
         } else {
             None
@@ -74,21 +147,17 @@ impl Quality {
     }
 }
 
-/// Whether the answers differ in light as they should: of a pair, the positive one more positive than the negative.
+/// Whether the answers differ in light as they should: of a pair, the positive one more positive than the negative
+/// one, and neither the other over again.
 ///
 /// A model that errs in one text of five on its own errs in one pair of fourteen.
 fn turned(answers: &[(Quality, String)]) -> bool {
-    answers.iter().map(|(quality, _)| quality.light - 0.5).sum::<f64>() > 0.0
+    let alike = matches!(answers, [(_, one), (_, other)] if likeness::repeats(one, other));
+    !alike && answers.iter().map(|(quality, _)| quality.light - 0.5).sum::<f64>() > 0.0
 }
 
-pub(super) async fn express(
-    writer: &Writer,
-    guardian: &TextGuardian,
-    metrics: &Arc<Metrics>,
-    text: ValidText,
-    deadline: Instant,
-) -> Result<Prism, ServiceError> {
-    let judgement = guardian.judge(text.as_str().to_owned(), deadline).await?;
+pub(super) async fn express(desk: Desk<'_>, text: ValidText, deadline: Instant) -> Result<Prism, ServiceError> {
+    let judgement = desk.guardian.judge(text.as_str().to_owned(), deadline).await?;
     let language = language::of(text.as_str());
     if let Some(fixed) = fixed::due(judgement.scores, language) {
         return Ok(fixed.prism());
@@ -97,33 +166,29 @@ pub(super) async fn express(
         return Ok(Prism::Inexpressible);
     }
     let tasks = [Task::Express(Polarity::Positive), Task::Express(Polarity::Negative)];
-    let answers = match checked(writer, guardian, metrics, &text, &tasks, bound(judgement), deadline).await {
-        Err(ServiceError::GenerationRejected) if Threshold::default().judge(judgement.scores).flagged() => {
-            return Ok(fixed::sober(language).prism());
-        }
-        answers => answers?,
-    };
-    match <[String; 2]>::try_from(answers) {
-        Ok([positive, negative]) => Ok(Prism::Expressed { positive, negative }),
-        Err(_) => Err(ServiceError::Internal),
-    }
+    let outcome = checked(desk, &text, &tasks, bound(judgement), deadline).await?;
+    outcome.or_fixed(judgement, language, Fixed::prism, |answers| {
+        let [positive, negative] = <[String; 2]>::try_from(answers).ok()?;
+        Some(Prism::Expressed { positive, negative })
+    })
 }
 
 /// Generates each task greedily, checks the answers, and makes those that fail once more by sampling.
 ///
-/// The best candidate of a task wins. When none may be given out the call fails, rather than answer with something
-/// empty or harmful.
+/// The best candidate of a task wins.
+///
+/// # Errors
+/// Those of the engines; but where the first answers may be given out, they stand although no better ones could be
+/// made.
 pub(super) async fn checked(
-    writer: &Writer,
-    guardian: &TextGuardian,
-    metrics: &Arc<Metrics>,
+    desk: Desk<'_>,
     text: &ValidText,
     tasks: &[Task],
     bound: Threshold,
     deadline: Instant,
-) -> Result<Vec<String>, ServiceError> {
+) -> Result<Outcome, ServiceError> {
     let first: Vec<(Task, Attempt)> = tasks.iter().map(|&task| (task, 0)).collect();
-    let mut best = assessed(writer, guardian, text, &first, bound, deadline).await?;
+    let mut best = assessed(desk, text, &first, bound, deadline).await?;
     let turned = turned(&best);
     let again: Vec<(usize, &'static str)> =
         best.iter().enumerate().filter_map(|(place, (quality, _))| Some((place, quality.failure(turned)?))).collect();
@@ -136,55 +201,85 @@ pub(super) async fn checked(
             .flat_map(|(place, task)| (1..=candidates).map(move |attempt| (place, (task, attempt))))
             .collect();
         for (_, reason) in &again {
-            metrics.regenerated.with_label_values(&[*reason]).inc();
+            desk.metrics.regenerated.with_label_values(&[*reason]).inc();
         }
         let attempts: Vec<_> = retries.iter().map(|&(_, attempt)| attempt).collect();
-        let candidates = assessed(writer, guardian, text, &attempts, bound, deadline).await?;
-        for ((place, _), candidate) in retries.into_iter().zip(candidates) {
-            if let Some(current) = best.get_mut(place)
-                && candidate.0.score() > current.0.score()
-            {
-                *current = candidate;
+        match assessed(desk, text, &attempts, bound, sooner(deadline)).await {
+            Ok(candidates) => {
+                for ((place, _), candidate) in retries.into_iter().zip(candidates) {
+                    if let Some(current) = best.get_mut(place)
+                        && candidate.0.score() > current.0.score()
+                    {
+                        *current = candidate;
+                    }
+                }
             }
+            Err(error) if best.iter().any(|(quality, _)| !quality.fit()) => return Err(error),
+            Err(_) => {}
         }
     }
-    best.into_iter()
-        .map(|(quality, answer)| if quality.fit { Ok(answer) } else { Err(ServiceError::GenerationRejected) })
-        .collect()
+    if best.iter().all(|(quality, _)| quality.fit()) {
+        return Ok(Outcome::Answers(best.into_iter().map(|(_, answer)| answer).collect()));
+    }
+    Ok(Outcome::Unfit { despairs: best.iter().any(|(quality, _)| quality.fitness == Fitness::Despairing) })
+}
+
+/// Where a second try ends: before the request does, so that there is time to give out what the first one made.
+fn sooner(deadline: Instant) -> Instant {
+    let now = Instant::now();
+    now + deadline.saturating_duration_since(now) * 3 / 4
 }
 
 async fn assessed(
-    writer: &Writer,
-    guardian: &TextGuardian,
+    desk: Desk<'_>,
     text: &ValidText,
     attempts: &[(Task, Attempt)],
     bound: Threshold,
     deadline: Instant,
 ) -> Result<Vec<(Quality, String)>, ServiceError> {
-    let answers = writer.write(text, attempts, deadline).await?;
-    let judgements = guardian.judge_all(answers.clone(), deadline).await?;
+    let answers = desk.writer.write(text, attempts, deadline).await?;
+    let said: Vec<String> = answers.iter().map(|answer| answer.text.clone()).collect();
+    let mut judgements = desk.guardian.judge_all(said.clone(), deadline).await?;
+    if let Some(light) = desk.light
+        && judgements.iter().any(|judgement| judgement.positive.is_none())
+    {
+        let seen = light.judge_all(said, deadline).await?;
+        for (judgement, seen) in judgements.iter_mut().zip(seen) {
+            judgement.positive = judgement.positive.or(seen.positive);
+        }
+    }
     Ok(attempts
         .iter()
         .zip(answers)
         .zip(judgements)
-        .map(|((&(task, _), answer), judgement)| (assess(text.as_str(), task, &answer, judgement, bound), answer))
+        .map(|((&(task, _), answer), judgement)| (assess(text.as_str(), task, &answer, judgement, bound), answer.text))
         .collect())
 }
 
-fn assess(text: &str, task: Task, answer: &str, judgement: Judgement, bound: Threshold) -> Quality {
-    let said = answer.chars().any(char::is_alphanumeric);
+fn assess(text: &str, task: Task, answer: &Written, judgement: Judgement, bound: Threshold) -> Quality {
+    let Written { text: said, whole } = answer;
+    let language = language::of(text);
     let positive = judgement.positive.map(f64::from);
-    let kept = || likeness::facts_kept(text, answer, language::of(text));
+    let kept = || likeness::facts_kept(text, said, language);
     let (light, facts) = match task {
         Task::Express(Polarity::Positive) => (positive, kept()),
         Task::Express(Polarity::Negative) => (positive.map(|positive| 1.0 - positive), kept()),
         Task::Reply => (None, 1.0),
     };
+    let fitness = if judgement.scores.get(Category::SelfHarm) >= fixed::CARE_THRESHOLD {
+        Fitness::Despairing
+    } else if !said.chars().any(char::is_alphanumeric) || bound.judge(judgement.scores).flagged() {
+        Fitness::Unfit
+    } else {
+        Fitness::Fit
+    };
     Quality {
-        fit: said && !bound.judge(judgement.scores).flagged(),
-        repeats: likeness::repeats(text, answer),
-        foreign: language::differs(text, answer),
+        fitness,
+        repeats: likeness::repeats(text, said),
+        foreign: language::differs(text, said),
+        whole: *whole && !likeness::loops(text, said),
         facts,
+        invented: likeness::facts_invented(text, said, language),
         light: light.unwrap_or(1.0),
     }
 }

@@ -5,10 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::future::join_all;
 use serde::Serialize;
 use tokio::sync::Mutex;
 
-use super::{Models, ServiceError};
+use super::{ImageGuardian, Models, ServiceError, TextGuardian, TextReader, Writer};
 use crate::domain::{Device, ModelId};
 
 /// How long a success counts as proof: probes come often and must cost little, and on a busy server they must not wait
@@ -56,36 +57,102 @@ impl Probe {
         {
             return readiness.clone();
         }
-        let mut statuses = Vec::new();
-        for (&id, models) in models {
-            let status = |component, digest: &str, answer: Result<(), ServiceError>| ModelStatus {
-                id,
-                component,
-                // A full queue is work, not a fault.
-                ready: matches!(answer, Ok(()) | Err(ServiceError::Overloaded { .. })),
-                sha256: digest.to_owned(),
-                device,
-            };
-            if let Some(writer) = &models.writer {
-                let answer = if writer.answered_within(FRESH) { Ok(()) } else { writer.probe(PATIENCE).await };
-                statuses.push(status("generator", writer.digest(), answer));
-            }
-            if let Some(text) = &models.text {
-                let answer = if text.answered_within(FRESH) { Ok(()) } else { text.probe(PATIENCE).await };
-                statuses.push(status("text", text.digest(), answer));
-            }
-            if let Some(image) = &models.image {
-                let answer = if image.answered_within(FRESH) { Ok(()) } else { image.probe(PATIENCE).await };
-                statuses.push(status("image", image.digest(), answer));
-            }
-            if let Some(reader) = &models.reader {
-                let answer = if reader.answered_within(FRESH) { Ok(()) } else { reader.probe(PATIENCE).await };
-                statuses.push(status("ocr", reader.digest(), answer));
+        let parts: Vec<(ModelId, Part<'_>)> =
+            models.iter().flat_map(|(&id, models)| Part::of(models).map(move |part| (id, part))).collect();
+        // Side by side, so that a model that hangs costs the wait once, and each once, however many identifiers share it.
+        let mut distinct: Vec<Part<'_>> = Vec::new();
+        for &(_, part) in &parts {
+            if !distinct.iter().any(|other| other.is(part)) {
+                distinct.push(part);
             }
         }
+        let answers = join_all(distinct.iter().map(|part| part.answers())).await;
+        let statuses: Vec<ModelStatus> = parts
+            .into_iter()
+            .map(|(id, part)| ModelStatus {
+                id,
+                component: part.component(),
+                ready: distinct.iter().zip(&answers).any(|(other, &answers)| answers && other.is(part)),
+                sha256: part.digest().to_owned(),
+                device,
+            })
+            .collect();
         let ready = !statuses.is_empty() && statuses.iter().all(|status| status.ready);
         let readiness = Readiness { ready, models: statuses };
         *last = Some((Instant::now(), readiness.clone()));
         readiness
+    }
+}
+
+/// One running model of an identifier.
+#[derive(Clone, Copy)]
+enum Part<'a> {
+    Generator(&'a Writer),
+    Text(&'a TextGuardian),
+    Image(&'a ImageGuardian),
+    Ocr(&'a TextReader),
+}
+
+impl<'a> Part<'a> {
+    fn of(models: &'a Models) -> impl Iterator<Item = Self> {
+        // What tells the light is another identifier's text classifier, and has its part there.
+        let Models { writer, text, image, reader, light: _ } = models;
+        let parts = [
+            writer.as_deref().map(Part::Generator),
+            text.as_deref().map(Part::Text),
+            image.as_deref().map(Part::Image),
+            reader.as_deref().map(Part::Ocr),
+        ];
+        parts.into_iter().flatten()
+    }
+
+    const fn component(self) -> &'static str {
+        match self {
+            Self::Generator(_) => "generator",
+            Self::Text(_) => "text",
+            Self::Image(_) => "image",
+            Self::Ocr(_) => "ocr",
+        }
+    }
+
+    fn digest(self) -> &'a str {
+        match self {
+            Self::Generator(model) => model.digest(),
+            Self::Text(model) => model.digest(),
+            Self::Image(model) => model.digest(),
+            Self::Ocr(model) => model.digest(),
+        }
+    }
+
+    /// Whether both are the same running model.
+    fn is(self, other: Part<'_>) -> bool {
+        match (self, other) {
+            (Self::Generator(one), Part::Generator(other)) => std::ptr::eq(one, other),
+            (Self::Text(one), Part::Text(other)) => std::ptr::eq(one, other),
+            (Self::Image(one), Part::Image(other)) => std::ptr::eq(one, other),
+            (Self::Ocr(one), Part::Ocr(other)) => std::ptr::eq(one, other),
+            _ => false,
+        }
+    }
+
+    /// Whether it has answered of late, or does so now.
+    async fn answers(self) -> bool {
+        let of_late = match self {
+            Self::Generator(model) => model.answered_within(FRESH),
+            Self::Text(model) => model.answered_within(FRESH),
+            Self::Image(model) => model.answered_within(FRESH),
+            Self::Ocr(model) => model.answered_within(FRESH),
+        };
+        if of_late {
+            return true;
+        }
+        let answer = match self {
+            Self::Generator(model) => model.probe(PATIENCE).await,
+            Self::Text(model) => model.probe(PATIENCE).await,
+            Self::Image(model) => model.probe(PATIENCE).await,
+            Self::Ocr(model) => model.probe(PATIENCE).await,
+        };
+        // A full queue is work, not a fault.
+        matches!(answer, Ok(()) | Err(ServiceError::Overloaded { .. }))
     }
 }

@@ -81,7 +81,8 @@ pub(super) struct Picture {
 
 impl Picture {
     pub(super) fn new(frames: Vec<Frame>, permit: Option<OwnedSemaphorePermit>) -> Self {
-        let pages = frames.into_iter().map(|frame| Arc::new(Page::new(frame))).collect();
+        let count = frames.len();
+        let pages = frames.into_iter().map(|frame| Arc::new(Page::new(frame, count))).collect();
         Self { pages, permit: Arc::new(permit) }
     }
 }
@@ -172,6 +173,8 @@ impl TextReader {
         deadline: Instant,
     ) -> Result<Vec<Sheet>, ServiceError> {
         let mut sheets = self.detect(pages, permit, deadline).await?;
+        // Pages without text are let go of before anything else is waited for. What takes a sheet's place has text.
+        sheets.retain(|sheet| !sheet.boxes.is_empty());
         let lying: Vec<usize> = (0..sheets.len()).filter(|&at| sheets.get(at).is_some_and(Sheet::lies)).collect();
         if !lying.is_empty() {
             let pages: Vec<_> =
@@ -188,7 +191,6 @@ impl TextReader {
                 }
             }
         }
-        sheets.retain(|sheet| !sheet.boxes.is_empty());
         Ok(sheets)
     }
 
@@ -426,11 +428,22 @@ mod tests {
     }
 
     fn lines(count: usize) -> Vec<Line> {
-        let page = Page::new(Frame::new(60, 60, vec![0; 60 * 60 * 3]).expect("the bytes fit"));
+        let page = Page::new(Frame::new(60, 60, vec![0; 60 * 60 * 3]).expect("the bytes fit"), 1);
         let text_box = boxes(&[8])[0];
         (0..count)
             .map(|_| Line { sheet: 0, text_box, strip: Strip::cut(&page, &text_box, &STRIPS).expect("it is cut") })
             .collect()
+    }
+
+    #[test]
+    fn what_is_kept_of_a_picture_does_not_grow_with_its_frames() {
+        let frame = Frame::new(1250, 1250, vec![0; 1250 * 1250 * 3]).expect("the bytes fit");
+        let kept = |frames: usize| -> u32 {
+            let picture = Picture::new(vec![frame.clone(); frames], None);
+            picture.pages.iter().map(|page| page.size()).map(|(width, height)| width * height).sum()
+        };
+        assert_eq!(kept(1), 1_562_500);
+        assert_eq!(kept(16), 16_000_000);
     }
 
     #[test]

@@ -2,16 +2,24 @@
 //!
 //! Owns, for one classifier, a bounded number of answers, each for a short time, by a keyed hash of their text. Refuses
 //! texts, which stay out of it, and verdicts, which depend on a caller's threshold. A text that is being judged already
-//! is waited for. Runs on the async threads.
+//! is waited for, but not for long. Runs on the async threads.
 
 use std::{sync::Arc, time::Duration};
 
 use moka::{notification::RemovalCause, policy::EvictionPolicy, sync::Cache};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::{
+    sync::{Mutex, OwnedMutexGuard},
+    time::{Instant, timeout_at},
+};
 
 use super::{ServiceError, guardian_text::Judgement};
 use crate::telemetry::ModelMetrics;
+
+/// How long a request waits for what others are judging: longer than a pass and a short queue take, so that in a burst
+/// one judges for all; and far less than a request may take, as those others' request may be long or run out of time,
+/// and enough must be left to judge the text here.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Bounds of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +48,7 @@ enum Place {
     Mine(OwnedMutexGuard<Option<Judgement>>),
     /// Another request does, or this one for an equal text.
     Awaited(Slot),
-    /// Whoever was to judge it failed or left.
+    /// Whoever was to judge it failed, left or takes too long.
     Left,
 }
 
@@ -87,9 +95,10 @@ impl ScoreCache {
                 *place = Place::Known(judgement);
             }
         }
+        let patience = Instant::now() + PATIENCE;
         for place in &mut places {
             if let Place::Awaited(slot) = place {
-                let found = *slot.lock().await;
+                let found = timeout_at(patience, slot.lock()).await.ok().and_then(|judged| *judged);
                 self.metrics.cache_hits.inc_by(u64::from(found.is_some()));
                 *place = found.map_or(Place::Left, Place::Known);
             }
@@ -232,7 +241,7 @@ mod tests {
         assert_eq!(counted(&cache), (3, 4));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_text_under_way_is_waited_for() {
         let (cache, classifier) = (Arc::new(cache(100)), Classifier::new(0));
         let spawn = |texts: &'static [&'static str]| {
@@ -248,6 +257,30 @@ mod tests {
         assert_eq!(first.await.unwrap().unwrap(), [judgement("same")]);
         assert_eq!(second.await.unwrap().unwrap(), ["same", "other"].map(judgement));
         assert_eq!(counted(&cache), (1, 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_text_that_another_takes_long_over_is_judged_again() {
+        let (cache, slow, quick) = (Arc::new(cache(100)), Classifier::new(0), Classifier::new(9));
+        let first = {
+            let (cache, slow) = (Arc::clone(&cache), slow.clone());
+            tokio::spawn(async move { ask(&cache, &slow, &["hello", "or", "else"]).await })
+        };
+        settle().await;
+        let asked = Instant::now();
+        let answers = ask(&cache, &quick, &["hello", "else", "other"]).await.unwrap();
+        assert_eq!(answers, ["hello", "else", "other"].map(judgement));
+        let waited = asked.elapsed();
+        assert!((PATIENCE..2 * PATIENCE).contains(&waited), "once for all of them: {waited:?}");
+        assert_eq!(quick.asked(), [all(&["other"]), all(&["hello", "else"])]);
+        first.abort();
+        assert!(first.await.unwrap_err().is_cancelled());
+        let asked = Instant::now();
+        for _ in 0..2 {
+            assert_eq!(ask(&cache, &quick, &["hello"]).await.unwrap(), [judgement("hello")]);
+        }
+        assert_eq!(asked.elapsed(), Duration::ZERO, "who left holds nothing up");
+        assert_eq!(quick.asked().len(), 3, "and what is judged then is remembered");
     }
 
     #[tokio::test]

@@ -1,33 +1,20 @@
 //! The reply: one short encouraging sentence.
 
-use std::{sync::Arc, time::Instant};
+use std::time::Instant;
 
 use super::{
-    ServiceError, TextGuardian, Writer, language,
-    prism::{bound, checked},
+    ServiceError, language,
+    prism::{Desk, bound, checked},
     writer::Task,
 };
-use crate::{
-    domain::{Threshold, ValidText, fixed},
-    telemetry::Metrics,
-};
+use crate::domain::{ValidText, fixed};
 
-pub(super) async fn reply(
-    writer: &Writer,
-    guardian: &TextGuardian,
-    metrics: &Arc<Metrics>,
-    text: ValidText,
-    deadline: Instant,
-) -> Result<String, ServiceError> {
-    let judgement = guardian.judge(text.as_str().to_owned(), deadline).await?;
+pub(super) async fn reply(desk: Desk<'_>, text: ValidText, deadline: Instant) -> Result<String, ServiceError> {
+    let judgement = desk.guardian.judge(text.as_str().to_owned(), deadline).await?;
     let language = language::of(text.as_str());
     if let Some(fixed) = fixed::due(judgement.scores, language) {
         return Ok(fixed.reply.into());
     }
-    match checked(writer, guardian, metrics, &text, &[Task::Reply], bound(judgement), deadline).await {
-        Err(ServiceError::GenerationRejected) if Threshold::default().judge(judgement.scores).flagged() => {
-            Ok(fixed::sober(language).reply.into())
-        }
-        replies => replies?.pop().ok_or(ServiceError::Internal),
-    }
+    let outcome = checked(desk, &text, &[Task::Reply], bound(judgement), deadline).await?;
+    outcome.or_fixed(judgement, language, |fixed| fixed.reply.into(), |mut answers| answers.pop())
 }

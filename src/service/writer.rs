@@ -34,6 +34,21 @@ const EXPRESSION_TOKENS: usize = 220;
 const EXPRESSION_SENTENCES: usize = 2;
 const REPLY_TOKENS: usize = 72;
 
+/// Sampling temperatures: a small model garbles what it draws too freely, and repeats its first answer where it draws
+/// too timidly. So the first candidates are drawn close to it, the others further away.
+const CALM: f32 = 0.5;
+const LIVELY: f32 = 0.75;
+const CALM_ATTEMPTS: Attempt = 2;
+
+/// What was written for a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Written {
+    /// A clean line.
+    pub(super) text: String,
+    /// Whether it ends where a sentence does, with nothing left open.
+    pub(super) whole: bool,
+}
+
 /// A generator behind its scheduler, with the prompts of its bundle.
 pub struct Writer {
     tokenizer: PromptTokenizer,
@@ -74,13 +89,13 @@ impl Writer {
         self.generator.answered_within(span)
     }
 
-    /// Generates all tasks as rows of one batch and answers the cleaned texts in order.
+    /// Generates all tasks as rows of one batch and answers what was written in order.
     pub(super) async fn write(
         &self,
         text: &ValidText,
         tasks: &[(Task, Attempt)],
         deadline: Instant,
-    ) -> Result<Vec<String>, ServiceError> {
+    ) -> Result<Vec<Written>, ServiceError> {
         let broken = |error: RuntimeError| {
             tracing::error!(%error, "a prompt could not be tokenised");
             ServiceError::Internal
@@ -133,7 +148,8 @@ impl Writer {
         let sampling = if attempt == 0 {
             Sampling::Greedy
         } else {
-            Sampling::Nucleus { temperature: 0.8, top_p: 0.95, seed: seed(text.as_str(), task, attempt) }
+            let temperature = if attempt <= CALM_ATTEMPTS { CALM } else { LIVELY };
+            Sampling::Nucleus { temperature, top_p: 0.9, seed: seed(text.as_str(), task, attempt) }
         };
         Ok(GenerateParams {
             prefix: Arc::clone(&prompt.prefix),
@@ -144,17 +160,24 @@ impl Writer {
         })
     }
 
-    fn finish(&self, generation: &Generation, task: Task) -> Result<String, RuntimeError> {
-        let raw = self.tokenizer.decode(&generation.tokens)?;
-        let line = first_line(&raw);
-        Ok(match task {
-            Task::Express(_) => {
-                let finished = if generation.finish == Finish::Length { whole_sentences(line) } else { line };
-                sentences(finished, EXPRESSION_SENTENCES).to_owned()
-            }
-            Task::Reply => shorten(sentences(line, 1), REPLY_CHARACTERS),
-        })
+    fn finish(&self, generation: &Generation, task: Task) -> Result<Written, RuntimeError> {
+        Ok(finished(&self.tokenizer.decode(&generation.tokens)?, generation.finish, task))
     }
+}
+
+/// A raw answer as it is given out.
+fn finished(raw: &str, finish: Finish, task: Task) -> Written {
+    let line = first_line(raw);
+    let cut = finish == Finish::Length;
+    let done = if cut { whole_sentences(line) } else { Some(line) };
+    let text = done.unwrap_or(line);
+    let text = match task {
+        Task::Express(_) => sentences(text, EXPRESSION_SENTENCES).to_owned(),
+        Task::Reply => shorten(sentences(text, 1), REPLY_CHARACTERS),
+    };
+    // Half a character at the end of the tokens, or a quotation that was not closed.
+    let open = text.contains(char::REPLACEMENT_CHARACTER) || text.matches('"').count() % 2 == 1;
+    Written { whole: done.is_some() && !open, text }
 }
 
 /// A seed from the input, so that the same request gives the same answer (FNV-1a, 64 bit).
@@ -202,7 +225,7 @@ fn sentence_ends(text: &str) -> impl Iterator<Item = usize> + '_ {
                 characters.next();
             }
             let ends = wide || characters.peek().is_none_or(|&(_, next)| next.is_whitespace());
-            if ends && !is_in_date(text, at, end) {
+            if ends && (wide || !goes_on(text, at, end)) {
                 return Some(end);
             }
         }
@@ -210,31 +233,58 @@ fn sentence_ends(text: &str) -> impl Iterator<Item = usize> + '_ {
     })
 }
 
-/// Whether the sign between these offsets is the full stop of a German date: "am 4. Juni".
-fn is_in_date(text: &str, at: usize, end: usize) -> bool {
-    const MONTHS: [&str; 12] = [
-        "Januar",
-        "Februar",
-        "März",
-        "April",
-        "Mai",
-        "Juni",
-        "Juli",
-        "August",
-        "September",
-        "Oktober",
-        "November",
-        "Dezember",
-    ];
-    let (Some(before), Some(after)) = (text.get(..at), text.get(end..)) else { return false };
+/// Shortened words with a full stop of their own, before a name.
+const TITLES: [&str; 11] = ["Mr", "Mrs", "Ms", "Mme", "Dr", "Dra", "Sr", "Sra", "St", "Prof", "bzw"];
+/// The same before a number.
+const BEFORE_NUMBERS: [&str; 4] = ["No", "Nr", "ca", "vs"];
+const MONTHS: [&str; 12] = [
+    "Januar",
+    "Februar",
+    "März",
+    "April",
+    "Mai",
+    "Juni",
+    "Juli",
+    "August",
+    "September",
+    "Oktober",
+    "November",
+    "Dezember",
+];
+
+/// Whether the sentence goes on behind the signs between these offsets: "Dr. Lee", "J. Smith", "at 5 p.m. on Monday",
+/// "No. 5", "am 4. Juni", "She said \"Well done!\" and smiled".
+fn goes_on(text: &str, at: usize, end: usize) -> bool {
+    let (Some(before), Some(signs), Some(after)) = (text.get(..at), text.get(at..end), text.get(end..)) else {
+        return false;
+    };
     let after = after.trim_start();
-    before.ends_with(|c: char| c.is_ascii_digit()) && MONTHS.iter().any(|month| after.starts_with(month))
+    if after.is_empty() {
+        return false;
+    }
+    if after.starts_with(char::is_lowercase) {
+        return true;
+    }
+    if !signs.starts_with('.') {
+        return false;
+    }
+    let word = before.rsplit(char::is_whitespace).next().unwrap_or(before);
+    let word = word.trim_start_matches(|c: char| !c.is_alphanumeric());
+    let number_follows = after.starts_with(|c: char| c.is_ascii_digit());
+    let initial = word != "I" && word.chars().count() == 1 && word.chars().all(char::is_uppercase);
+    let in_letters = word.contains('.') && word.split('.').all(|part| part.chars().count() == 1);
+    let day = word.len() <= 2 && !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
+    TITLES.contains(&word)
+        || initial
+        || in_letters
+        || number_follows && BEFORE_NUMBERS.contains(&word)
+        || day && MONTHS.iter().any(|month| after.starts_with(month))
 }
 
 /// The first `count` sentences. A small model that does not stop repeats itself from there on.
 fn sentences(text: &str, count: usize) -> &str {
-    // "Dr. Lee" and "No. 5" end no sentence: a first sentence of a dozen characters is joined to the next, but for
-    // scripts that say much in a dozen characters and whose full stop has no other use.
+    // "Well done!" says little alone: what ends within a dozen characters is joined to the next sentence, but for
+    // scripts that say much in a dozen characters.
     let long_enough = |end: &usize| {
         text.get(..*end).is_some_and(|head| head.chars().count() > 12 || head.ends_with(['。', '！', '？', '」']))
     };
@@ -242,9 +292,9 @@ fn sentences(text: &str, count: usize) -> &str {
     end.and_then(|end| text.get(..end)).unwrap_or(text)
 }
 
-/// Drops an unfinished last sentence, if a finished one stands before it.
-fn whole_sentences(text: &str) -> &str {
-    sentence_ends(text).last().and_then(|end| text.get(..end)).unwrap_or(text)
+/// The text without an unfinished last sentence; none where no sentence is finished.
+fn whole_sentences(text: &str) -> Option<&str> {
+    sentence_ends(text).last().and_then(|end| text.get(..end))
 }
 
 /// Cuts at a word boundary, with an ellipsis within the limit.
@@ -285,8 +335,40 @@ mod tests {
         assert_eq!(first_sentence("お疲れさま。ゆっくり休んでください。"), "お疲れさま。");
         assert_eq!(first_sentence("Am 4. Juni wird alles gut. Ja."), "Am 4. Juni wird alles gut.");
         assert_eq!(first_sentence("no end in sight"), "no end in sight");
-        assert_eq!(whole_sentences("All is well. But then he"), "All is well.");
-        assert_eq!(whole_sentences("Never finished"), "Never finished");
+        assert_eq!(whole_sentences("All is well. But then he"), Some("All is well."));
+        assert_eq!(whole_sentences("Never finished"), None);
+    }
+
+    #[test]
+    fn a_full_stop_that_ends_no_sentence_cuts_nothing() {
+        for whole in [
+            "I am glad that Mr. Brown was kind to you.",
+            "It is good that J. Smith came.",
+            "The train at 5 p.m. on Monday will wait for you.",
+            "She said \"Well done!\" and smiled at all of you.",
+            "You hoped… but the bus was late.",
+            "Platform No. 5 is where help waits.",
+        ] {
+            assert_eq!(sentences(whole, 1), whole);
+        }
+        assert_eq!(
+            sentences("The talk by Mr. Brown and Mrs. Green was a success. They came. More.", 2),
+            "The talk by Mr. Brown and Mrs. Green was a success. They came."
+        );
+        assert_eq!(sentences("Surely nobody said no. You did well.", 1), "Surely nobody said no.");
+        assert_eq!(sentences("You can do this as well as I. Go on.", 1), "You can do this as well as I.");
+    }
+
+    #[test]
+    fn what_was_cut_short_is_known_to_be_broken() {
+        let express = Task::Express(Polarity::Positive);
+        let whole = |raw, finish, task| finished(raw, finish, task).whole;
+        assert!(whole("All is well. But then", Finish::Length, express), "the finished sentence stands alone");
+        assert!(!whole("All is well and then", Finish::Length, express));
+        assert!(whole("All is well", Finish::Stop, express), "the model ended it");
+        assert!(!whole("今日は雨でしたが傘を", Finish::Length, Task::Reply));
+        assert!(!whole("All is well \u{fffd}", Finish::Stop, express));
+        assert!(!whole("She said \"well done", Finish::Stop, Task::Reply));
     }
 
     #[test]

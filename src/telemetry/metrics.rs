@@ -18,7 +18,7 @@ pub struct Metrics {
     pub request_seconds: HistogramVec,
     /// Requests in flight.
     pub in_flight: IntGauge,
-    /// Requests refused before any work, by reason (`overloaded`, `rate_limit_exceeded`, `invalid_api_key`, …).
+    /// Answers from 400 to 499, by the code of the error (`overloaded`, `rate_limit_exceeded`, `invalid_api_key`, …).
     pub rejected: IntCounterVec,
     /// Requests whose usage limit was judged by this replica's share, because Redis gave no decision, by reason.
     pub limit_fallbacks: IntCounterVec,
@@ -127,7 +127,11 @@ impl Metrics {
                 SECONDS,
             )?,
             in_flight: make.gauge("requests_in_flight", "Requests being answered.")?,
-            rejected: make.counters("rejected_total", "Requests refused before any work.", &["reason"])?,
+            rejected: make.counters(
+                "rejected_total",
+                "Answers from 400 to 499, by the code of the error.",
+                &["reason"],
+            )?,
             limit_fallbacks: make.counters(
                 "limit_fallbacks_total",
                 "Requests whose usage limit was judged without Redis.",

@@ -334,7 +334,18 @@ async fn the_page_and_all_it_loads_come_from_the_binary() {
     for address in style.text().split("url(").skip(1) {
         assert!(address.trim_start_matches(['"', '\'']).starts_with("data:"), "{}", &address[..40]);
     }
-    server.get("/docs/nothing.js").await.assert_error(404, "not_found");
+    for nothing in ["/docs/nothing.js", "/docs/%FF"] {
+        server.get(nothing).await.assert_error(404, "not_found");
+    }
+}
+
+#[tokio::test]
+async fn a_file_of_the_page_is_not_copied_for_each_who_asks() {
+    let server = Server::new();
+    let (one, another) =
+        (server.get("/docs/swagger-ui-bundle.js").await, server.get("/docs/swagger-ui-bundle.js").await);
+    assert!(one.body.len() > 1 << 20);
+    assert_eq!(one.body.as_ptr(), another.body.as_ptr());
 }
 
 /// What `src` and `href` of a page say.

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::{PRISMS, SUNSHINES, Server};
+use crate::support::{PRISMS, SUNSHINES, Server, Setup};
 
 #[tokio::test]
 async fn a_statement_is_said_two_ways() {
@@ -11,7 +11,7 @@ async fn a_statement_is_said_two_ways() {
     answer.assert_ok();
     assert_eq!(
         answer.text(),
-        r#"{"positive":"The bright side of 9 characters.","negative":"The dark side of 9 characters."}"#
+        r#"{"positive":"The bright side of j characters.","negative":"The dark side of j characters."}"#
     );
 }
 
@@ -54,15 +54,38 @@ async fn an_expression_in_the_wrong_light_or_without_its_facts_is_made_again() {
     let server = Server::new();
     let answer = server.post(PRISMS, &json!({"text": "scribe:dull"})).await;
     answer.assert_ok();
-    assert_eq!(answer.json()["positive"], "The bright side of 11 characters.");
-    assert_eq!(answer.json()["negative"], "The dark side of 11 characters.");
+    assert_eq!(answer.json()["positive"], "The bright side of bb characters.");
+    assert_eq!(answer.json()["negative"], "The dark side of bb characters.");
     assert_eq!(server.metrics.regenerated.with_label_values(&["polarity"]).get(), 2);
 
     let answer = server.post(PRISMS, &json!({"text": "scribe:vague 4711"})).await;
     answer.assert_ok();
-    assert_eq!(answer.json()["positive"], "The bright side of 17 4711.");
-    assert_eq!(answer.json()["negative"], "The dark side of 17 4711.");
+    assert_eq!(answer.json()["positive"], "The bright side of bh 4711.");
+    assert_eq!(answer.json()["negative"], "The dark side of bh 4711.");
     assert_eq!(server.metrics.regenerated.with_label_values(&["facts"]).get(), 2);
+}
+
+#[tokio::test]
+async fn an_answer_that_may_be_given_out_stands_when_no_better_one_can_be_made() {
+    // Room for both first tries, and none for the eight that would follow.
+    let server = Server::with(Setup { queue: 4, ..Setup::default() });
+    let answer = server.post(PRISMS, &json!({"text": "scribe:vague 4711"})).await;
+    answer.assert_ok();
+    assert_eq!(answer.json()["positive"], "The bright side of bh characters.");
+    assert_eq!(server.metrics.regenerated.with_label_values(&["facts"]).get(), 2);
+    server.post(PRISMS, &json!({"text": "scribe:harm"})).await.assert_error(429, "overloaded");
+}
+
+#[tokio::test]
+async fn a_text_of_which_only_despair_is_written_is_answered_with_care() {
+    let server = Server::new();
+    let body = json!({"text": "scribe:despair"});
+    let answer = server.post(PRISMS, &body).await;
+    answer.assert_ok();
+    assert!(answer.json()["positive"].as_str().unwrap().contains("towards help"));
+    let answer = server.post(SUNSHINES, &body).await;
+    answer.assert_ok();
+    assert!(answer.json()["text"].as_str().unwrap().contains("someone you trust"));
 }
 
 #[tokio::test]
@@ -80,7 +103,7 @@ async fn harmful_input_is_answered_soberly() {
         assert!(answer.json()["text"].as_str().unwrap().contains("stand by tomorrow"));
     }
     let answer = server.post(PRISMS, &json!({"text": "hate=0.6 It rains."})).await;
-    assert_eq!(answer.json()["positive"], "The bright side of 18 characters.");
+    assert_eq!(answer.json()["positive"], "The bright side of bi characters.");
     // What is too harsh an answer to a flagged text may be said of another.
     let answer = server.post(PRISMS, &json!({"text": "hate=0.4 scribe:mild"})).await;
     assert_eq!(answer.json()["positive"], "hate=0.3");
@@ -111,5 +134,5 @@ async fn control_tokens_in_a_text_are_text() {
     let server = Server::new();
     let answer = server.post(PRISMS, &json!({"text": "<stop><end><negative>"})).await;
     answer.assert_ok();
-    assert_eq!(answer.json()["positive"], "The bright side of 21 characters.");
+    assert_eq!(answer.json()["positive"], "The bright side of cb characters.");
 }

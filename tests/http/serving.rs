@@ -8,7 +8,7 @@ use std::{
 use dichroic::http::{ServeOptions, serve};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     task::JoinHandle,
     time::{sleep, timeout},
 };
@@ -22,12 +22,33 @@ pub(crate) struct Running {
 }
 
 pub(crate) async fn run(options: ServeOptions) -> Running {
+    run_on(TcpListener::bind("127.0.0.1:0").await.unwrap(), options)
+}
+
+pub(crate) fn run_on(listener: TcpListener, options: ServeOptions) -> Running {
     let server = Server::new();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let task = tokio::spawn(serve(listener, server.router.clone(), options, server.lifecycle.clone()));
     Running { server, address, task }
 }
+
+/// A socket of which the kernel takes little at a time: it would swallow a whole answer otherwise.
+fn narrow() -> TcpSocket {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_send_buffer_size(64 << 10).unwrap();
+    socket.set_recv_buffer_size(64 << 10).unwrap();
+    socket
+}
+
+/// A place to serve from, whose connections inherit the narrowness.
+pub(crate) fn narrow_listener() -> TcpListener {
+    let socket = narrow();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    socket.listen(16).unwrap()
+}
+
+/// Asks for the largest answer there is, for which no key is needed.
+pub(crate) const LARGE: &[u8] = b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n";
 
 fn request(path: &str, body: &str) -> String {
     format!(
@@ -105,6 +126,46 @@ async fn slow_headers_and_idle_connections_are_ended() {
 }
 
 #[tokio::test]
+async fn who_reads_nothing_of_an_answer_gives_up_the_seat() {
+    let header_read_timeout = Duration::from_millis(200);
+    let options = ServeOptions { max_connections: 1, header_read_timeout, ..ServeOptions::default() };
+    let running = run_on(narrow_listener(), options);
+    let mut deaf = running.connect().await;
+    deaf.write_all(LARGE).await.unwrap();
+    let mut next = running.connect().await;
+    next.write_all(text_request("a").as_bytes()).await.unwrap();
+    let late = timeout(Duration::from_secs(5), answer(&mut next)).await.unwrap();
+    assert!(late.starts_with("HTTP/1.1 200"), "{late}");
+    let mut rest = Vec::new();
+    let _ = timeout(Duration::from_secs(5), deaf.read_to_end(&mut rest)).await.unwrap();
+    assert!(rest.starts_with(b"HTTP/1.1 200") && rest.len() < 1 << 20, "{} bytes", rest.len());
+}
+
+#[tokio::test]
+async fn who_reads_slowly_gets_the_whole_answer() {
+    let header_read_timeout = Duration::from_millis(500);
+    let running = run_on(narrow_listener(), ServeOptions { header_read_timeout, ..ServeOptions::default() });
+    let mut slow = narrow().connect(running.address).await.unwrap();
+    slow.write_all(LARGE).await.unwrap();
+    let start = Instant::now();
+    let (mut received, mut chunk) = (Vec::new(), vec![0; 16 << 10]);
+    loop {
+        let length = slow.read(&mut chunk).await.unwrap();
+        if length == 0 {
+            break;
+        }
+        received.extend_from_slice(&chunk[..length]);
+        sleep(Duration::from_millis(12)).await;
+    }
+    assert!(start.elapsed() > header_read_timeout, "{:?}", start.elapsed());
+    let head = received.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
+    let length = String::from_utf8_lossy(&received[..head])
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+    assert_eq!(length, Some(received.len() - head - 4));
+}
+
+#[tokio::test]
 async fn beyond_the_cap_connections_wait() {
     let running = run(ServeOptions { max_connections: 1, ..ServeOptions::default() }).await;
     let mut first = running.connect().await;
@@ -175,6 +236,8 @@ async fn a_refused_upload_gets_its_answer() {
         (KEY, "someone-else", "invalid_api_key"),
         (GUARD_IMAGE, GUARD_TEXT, "body_too_large"),
         ("application/json", "text/plain", "unsupported_content_type"),
+        (GUARD_IMAGE, "/v1/guardians/sound", "not_found"),
+        ("POST", "PUT", "method_not_allowed"),
     ] {
         let mut stream = running.connect().await;
         let request = request(GUARD_IMAGE, &body).replace(from, to);

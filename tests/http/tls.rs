@@ -23,7 +23,7 @@ use tokio_rustls::{
 
 use crate::{
     logs::Lines,
-    serving::{Running, answer, is_closed, run, text_request},
+    serving::{LARGE, Running, answer, is_closed, narrow_listener, run, run_on, text_request},
 };
 
 /// Longer than anything here takes that is not stuck.
@@ -213,6 +213,25 @@ async fn a_handshake_is_a_connection() {
     assert!(timeout(Duration::from_millis(150), &mut waiting).await.is_err());
     drop(silent);
     ask(&mut timeout(SOON, waiting).await.unwrap().unwrap()).await;
+}
+
+#[tokio::test]
+async fn who_reads_nothing_of_an_answer_gives_up_the_seat() {
+    let authority = Authority::new("servers");
+    let tls = Some(Files::of(&authority.for_server()).open());
+    // Time enough for a handshake.
+    let header_read_timeout = Duration::from_secs(1);
+    let options = ServeOptions { max_connections: 1, header_read_timeout, tls, ..ServeOptions::default() };
+    let running = run_on(narrow_listener(), options);
+    let client = authority.client(ALL_VERSIONS, None);
+    let mut deaf = connect(&client, running.address).await.unwrap();
+    deaf.write_all(LARGE).await.unwrap();
+    let mut next = timeout(SOON, connect(&client, running.address)).await.unwrap().unwrap();
+    ask(&mut next).await;
+    let mut rest = Vec::new();
+    // Cut off without the goodbye of TLS.
+    assert!(timeout(SOON, deaf.read_to_end(&mut rest)).await.unwrap().is_err());
+    assert!(rest.starts_with(b"HTTP/1.1 200") && rest.len() < 1 << 20, "{} bytes", rest.len());
 }
 
 #[tokio::test]

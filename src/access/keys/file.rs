@@ -14,6 +14,7 @@ use std::{
 
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::error::Category;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::secret::{self, SaltedHash};
@@ -21,6 +22,10 @@ use crate::domain::{Operation, UsageLimit};
 
 /// The only format so far.
 const FORMAT: u32 = 1;
+
+/// Most requests of a limit, a minute and at once, as `dichroic keys create` has it. The arithmetic of a bucket would
+/// overflow with some hundred times as many.
+pub(in crate::access) const MOST_REQUESTS: u32 = 1_000_000;
 
 /// Why the key file or a key could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -116,6 +121,13 @@ pub struct LimitRecord {
     pub burst: u32,
 }
 
+impl LimitRecord {
+    fn is_sound(self) -> bool {
+        // A burst that nothing is counted against does not matter.
+        self.per_minute == 0 || (self.per_minute <= MOST_REQUESTS && (1..=MOST_REQUESTS).contains(&self.burst))
+    }
+}
+
 impl From<LimitRecord> for UsageLimit {
     fn from(LimitRecord { per_minute, burst }: LimitRecord) -> Self {
         Self { per_minute, burst }
@@ -171,26 +183,40 @@ impl KeyFile {
             format: u32,
         }
         let malformed = |reason: String| KeyFileError::Malformed { path: path.to_owned(), reason };
-        let json = |error: serde_json::Error| malformed(error.to_string());
+        let json = |error: serde_json::Error| malformed(fault(&error));
         let Header { format } = serde_json::from_slice(bytes).map_err(json)?;
         if format != FORMAT {
             return Err(malformed(format!("its format is {format}, this program reads {FORMAT}")));
         }
         let file: Self = serde_json::from_slice(bytes).map_err(json)?;
         let mut ids = std::collections::HashSet::new();
-        for KeyRecord { id, limit, .. } in &file.keys {
+        for (number, KeyRecord { id, limit, .. }) in (1..).zip(&file.keys) {
             if !secret::is_id(id) {
-                return Err(malformed(format!("{id:?} is no key identifier")));
+                // Not quoted: it may be a whole key.
+                return Err(malformed(format!("key number {number} has no valid identifier")));
             }
             if !ids.insert(id) {
                 return Err(malformed(format!("the identifier {id} stands in it twice")));
             }
-            if limit.is_some_and(|limit| limit.per_minute > 0 && limit.burst == 0) {
-                return Err(malformed(format!("the limit of {id} has a burst of 0, which would refuse everything")));
+            if limit.is_some_and(|limit| !limit.is_sound()) {
+                return Err(malformed(format!(
+                    "the limit of {id} is out of bounds: per_minute is 0 to {MOST_REQUESTS}, burst 1 to {MOST_REQUESTS}"
+                )));
             }
         }
         Ok(file)
     }
+}
+
+/// What is wrong with a file and where. The words of `serde_json` quote what stands there, and that may be a key which
+/// somebody put in the wrong place.
+fn fault(error: &serde_json::Error) -> String {
+    let what = match error.classify() {
+        Category::Eof => "it ends too early",
+        Category::Data => "a field is unknown, missing or wrong",
+        Category::Syntax | Category::Io => "it is no JSON",
+    };
+    format!("{what}, near line {} column {}", error.line(), error.column())
 }
 
 /// What a new key shall be.
@@ -459,23 +485,71 @@ mod tests {
             value["keys"].as_array_mut().unwrap().push(record);
             value.to_string()
         };
+        let limited = |per_minute: u32, burst: u32| {
+            let limit = format!("\"limit\":{{\"per_minute\":{per_minute},\"burst\":{burst}}},\"created\"");
+            good.replace("\"created\"", &limit)
+        };
         let cases = [
             (good.replace("\"format\": 1", "\"format\": 2"), "its format is 2, this program reads 1"),
-            (good.replace("\"expires\"", "\"expire\""), "unknown field `expire`"),
-            (good.replace(&id, "../../up"), "is no key identifier"),
-            (good.replace("1970-01-01T00:00:00Z", "tomorrow"), "expected a time as RFC 3339"),
-            (good.replace("\"salt\": \"", "\"salt\": \"0"), "expected 32 hexadecimal digits"),
-            (good.replace("\"created\"", "\"limit\":{\"per_minute\":5,\"burst\":0},\"created\""), "a burst of 0"),
-            (good.replace("\"created\"", "\"scopes\":[\"everything\"],\"created\""), "unknown variant `everything`"),
+            (good.replace("\"expires\"", "\"expire\""), "a field is unknown, missing or wrong, near line 11 column "),
+            (good.replace(&id, "../../up"), "key number 1 has no valid identifier"),
+            (good.replace("1970-01-01T00:00:00Z", "tomorrow"), "unknown, missing or wrong, near line 10 column "),
+            (good.replace("\"salt\": \"", "\"salt\": \"0"), "unknown, missing or wrong, near line 7 column "),
+            (limited(5, 0), "is out of bounds: per_minute is 0 to 1000000, burst 1 to 1000000"),
+            (limited(5, 1_000_001), "is out of bounds"),
+            (limited(5, u32::MAX), "is out of bounds"),
+            (limited(1_000_001, 5), "is out of bounds"),
+            (
+                good.replace("\"created\"", "\"scopes\":[\"everything\"],\"created\""),
+                "unknown, missing or wrong, near line 10 ",
+            ),
             (twice, "stands in it twice"),
-            (good[..good.len() / 2].to_owned(), "EOF"),
-            (String::new(), "EOF"),
+            (good.replace(':', "="), "it is no JSON, near line 2 column "),
+            (good[..good.len() / 2].to_owned(), "it ends too early, near line "),
+            (String::new(), "it ends too early, near line "),
         ];
         for (bad, expected) in cases {
             fs::write(&path, &bad).unwrap();
             let error = create(&path, NewKey::default(), NOW).unwrap_err().to_string();
             assert!(error.contains(expected), "{expected}: {error}");
             assert_eq!(fs::read_to_string(&path).unwrap(), bad);
+        }
+    }
+
+    #[test]
+    fn a_key_in_the_wrong_place_is_not_shown() {
+        let (_folder, path) = folder();
+        let issued = create(&path, NewKey { label: Some("bot".into()), ..NewKey::default() }, NOW).unwrap();
+        let key = issued.key.expose_secret();
+        let good = fs::read_to_string(&path).unwrap();
+        for (right, wrong) in [
+            ("\"format\": 1", format!("\"format\": \"{key}\"")),
+            ("\"keys\": [", format!("\"keys\": [\"{key}\", ")),
+            (issued.id.as_str(), key.to_owned()),
+            ("\"label\"", format!("\"{key}\"")),
+            ("\"label\": \"bot\"", format!("\"scopes\": [\"{key}\"]")),
+            ("\"label\": \"bot\"", format!("\"limit\": \"{key}\"")),
+            ("\"salt\": \"", format!("\"salt\": \"{key}")),
+            ("\"sha256\"", format!("\"{key}\"")),
+            ("1970-01-01T00:00:00Z", key.to_owned()),
+            ("{", key.to_owned()),
+        ] {
+            let bad = good.replace(right, &wrong);
+            assert!(bad.contains(key), "{right} is not in the file");
+            fs::write(&path, bad).unwrap();
+            let error = create(&path, NewKey::default(), NOW).unwrap_err();
+            assert!(matches!(error, KeyFileError::Malformed { .. }), "{right}");
+            assert!(!format!("{error} {error:?}").contains(key), "{right}: {error}");
+        }
+    }
+
+    #[test]
+    fn every_limit_that_the_command_line_takes_is_read_back() {
+        let (_folder, path) = folder();
+        for (per_minute, burst) in [(0, 1), (1, 1), (1, MOST_REQUESTS), (MOST_REQUESTS, MOST_REQUESTS)] {
+            let limit = UsageLimit { per_minute, burst };
+            create(&path, NewKey { limit: Some(limit), ..NewKey::default() }, NOW).unwrap();
+            assert_eq!(list(&path).unwrap().pop().unwrap().limit, Some(LimitRecord::from(limit)));
         }
     }
 

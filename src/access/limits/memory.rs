@@ -137,6 +137,7 @@ mod tests {
     use governor::clock::FakeRelativeClock;
 
     use super::*;
+    use crate::access::keys::file::MOST_REQUESTS;
 
     fn limiter(capacity: usize) -> (MemoryLimiter<FakeRelativeClock>, FakeRelativeClock) {
         let clock = FakeRelativeClock::default();
@@ -202,6 +203,17 @@ mod tests {
             assert_eq!(limiter.decide(&caller), LimitDecision::Unlimited);
         }
         assert!(limiter.buckets.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn the_largest_limits_of_a_key_file_are_counted() {
+        let (limiter, _clock) = limiter(8);
+        for per_minute in [1, MOST_REQUESTS] {
+            let limit = UsageLimit { per_minute, burst: MOST_REQUESTS };
+            let reset = Duration::from_mins(1) / per_minute;
+            let caller = Caller::for_test("a", limit);
+            assert_eq!(limiter.decide(&caller), LimitDecision::Allowed { limit, remaining: MOST_REQUESTS - 1, reset });
+        }
     }
 
     #[test]

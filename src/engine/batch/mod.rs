@@ -10,7 +10,7 @@ mod tuning;
 mod worker;
 
 use std::{
-    sync::Arc,
+    sync::{Arc, atomic::AtomicUsize},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -24,7 +24,11 @@ use self::{
     calibration::Plan,
     tuning::{Measurement, Tuning},
 };
-use super::{EngineError, Factory, inbox::Inbox, pulse::Pulse};
+use super::{
+    EngineError, Factory,
+    inbox::{self, Inbox},
+    pulse::Pulse,
+};
 use crate::{
     runtime::{Forward, RuntimeError},
     telemetry::{ModelMetrics, Submission, Ticket},
@@ -48,7 +52,7 @@ pub struct Batcher<I, O> {
     pulse: Arc<Pulse>,
     tuning: Arc<Tuning<I>>,
     items: usize,
-    component: Arc<str>,
+    metrics: ModelMetrics,
     workers: Vec<JoinHandle<()>>,
 }
 
@@ -62,8 +66,16 @@ struct Job<I, O> {
     reply: oneshot::Sender<Result<O, EngineError>>,
 }
 
+impl<I, O> Job<I, O> {
+    /// Itself, while its caller waits.
+    fn if_awaited(self, now: Instant, metrics: &ModelMetrics) -> Option<Self> {
+        let reply = inbox::awaited(self.reply, self.deadline, now, metrics)?;
+        Some(Self { reply, ..self })
+    }
+}
+
 impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
-    /// Loads a model for each worker and starts the threads.
+    /// Loads a model for each worker, side by side, and starts the threads.
     ///
     /// # Errors
     /// [`RuntimeError`] when a model cannot be loaded or a thread cannot be started.
@@ -76,10 +88,14 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
         let inbox = Arc::new(Inbox::new(options.capacity));
         let pulse = Arc::new(Pulse::new(Instant::now()));
         let tuning = Arc::new(Tuning::new(options.policy.budget));
-        let mut workers = Vec::with_capacity(options.workers);
-        for number in 0..options.workers.max(1) {
+        let opened = opened(options.workers.max(1), factory)?;
+        let able = Arc::new(AtomicUsize::new(opened.len()));
+        let mut workers = Vec::with_capacity(opened.len());
+        for (number, model) in opened.into_iter().enumerate() {
             let worker = worker::Worker {
-                model: Some(factory()?),
+                model: Some(model),
+                retry: Instant::now(),
+                able: Arc::clone(&able),
                 factory: Arc::clone(factory),
                 inbox: Arc::clone(&inbox),
                 pulse: Arc::clone(&pulse),
@@ -94,8 +110,8 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
                 .map_err(|error| RuntimeError::Load(format!("cannot start a worker thread: {error}")))?;
             workers.push(thread);
         }
-        let (items, component) = (options.policy.items, Arc::clone(&metrics.component));
-        Ok(Self { inbox, cost: F::cost, pulse, tuning, items, component, workers })
+        let (items, metrics) = (options.policy.items, metrics.clone());
+        Ok(Self { inbox, cost: F::cost, pulse, tuning, items, metrics, workers })
     }
 
     /// Queues all inputs or none and answers them in order. Dropping the future takes them out of the queue.
@@ -112,8 +128,8 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
                 (Job { input, cost, queued, deadline, ticket, reply }, answer)
             })
             .unzip();
-        self.inbox.push(jobs)?;
-        let _noted = Submission::new(&self.component, answers.len(), queued, ticket);
+        self.inbox.push(jobs, |job| job.if_awaited(queued, &self.metrics))?;
+        let _noted = Submission::new(&self.metrics.component, answers.len(), queued, ticket);
         let mut outputs = Vec::with_capacity(answers.len());
         for answer in answers {
             // A reply is dropped unsent only when its worker is gone for good.
@@ -161,11 +177,19 @@ impl<I, O> Drop for Batcher<I, O> {
     }
 }
 
+/// As many models, each opened on a thread of its own.
+fn opened<F: Forward>(count: usize, factory: &Factory<F>) -> Result<Vec<F>, RuntimeError> {
+    std::thread::scope(|scope| {
+        let opening: Vec<_> = (0..count).map(|_| scope.spawn(|| factory())).collect();
+        opening.into_iter().map(|model| model.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::{
         Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
         mpsc,
     };
 
@@ -209,6 +233,15 @@ mod tests {
     }
 
     fn bench(capacity: usize) -> Bench {
+        bench_of(capacity, 1, || Ok(()))
+    }
+
+    /// `open` goes before each load of a model.
+    fn bench_of(
+        capacity: usize,
+        workers: usize,
+        open: impl Fn() -> Result<(), RuntimeError> + Send + Sync + 'static,
+    ) -> Bench {
         let (permits, receiver) = mpsc::channel();
         let receiver = Arc::new(Mutex::new(receiver));
         let batches: Arc<Mutex<Vec<Vec<usize>>>> = Arc::default();
@@ -216,6 +249,7 @@ mod tests {
         let factory: Factory<Fake> = {
             let (batches, built, started) = (Arc::clone(&batches), Arc::clone(&built), Arc::clone(&started));
             Arc::new(move || {
+                open()?;
                 built.fetch_add(1, Ordering::SeqCst);
                 let started = Arc::clone(&started);
                 Ok(Fake { permits: Arc::clone(&receiver), batches: Arc::clone(&batches), started })
@@ -223,7 +257,7 @@ mod tests {
         };
         let policy = BatchPolicy { budget: 1000, items: 8, wait: Duration::ZERO };
         let metrics = Metrics::new().unwrap().model("fake", "text");
-        let options = BatchOptions { capacity, workers: 1, policy };
+        let options = BatchOptions { capacity, workers, policy };
         let started_batcher = Batcher::start("fake", options, &factory, &metrics).unwrap();
         Bench { batcher: Arc::new(started_batcher), permits, batches, built, started, metrics }
     }
@@ -288,6 +322,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn callers_that_left_and_late_ones_make_room_in_a_full_queue() {
+        let bench = bench(2);
+        let first = blocked(&bench, 1).await;
+        let gone = queued(&bench, vec![2], soon(), 1).await;
+        let late = queued(&bench, vec![3], Instant::now(), 2).await;
+        gone.abort();
+        assert!(gone.await.unwrap_err().is_cancelled());
+        let last = queued(&bench, vec![4], soon(), 1).await;
+        assert_eq!(late.await.unwrap(), Err(EngineError::Deadline));
+        assert_eq!(bench.metrics.abandoned.get(), 1);
+        bench.permits.send(()).unwrap();
+        bench.permits.send(()).unwrap();
+        assert_eq!(first.await.unwrap(), Ok(vec![1]));
+        assert_eq!(last.await.unwrap(), Ok(vec![4]));
+    }
+
+    #[tokio::test]
     async fn callers_that_left_and_late_ones_are_not_run() {
         let bench = bench(16);
         let first = blocked(&bench, 1).await;
@@ -315,6 +366,76 @@ mod tests {
         assert_eq!(bench.batcher.submit(vec![5], soon()).await, Ok(vec![5]));
         assert!(bench.batcher.answered_within(Duration::from_mins(1)));
         assert_eq!(bench.built.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_told_before_the_model_is_loaded_again() {
+        let shut = Arc::new(AtomicBool::new(false));
+        let bench = bench_of(16, 1, {
+            let shut = Arc::clone(&shut);
+            move || {
+                // Not for ever, so that a test that fails ends.
+                let patience = Instant::now() + Duration::from_secs(5);
+                while shut.load(Ordering::SeqCst) && Instant::now() < patience {
+                    std::thread::yield_now();
+                }
+                Ok(())
+            }
+        });
+        shut.store(true, Ordering::SeqCst);
+        bench.permits.send(()).unwrap();
+        assert_eq!(bench.batcher.submit(vec![13], soon()).await, Err(EngineError::Failed));
+        assert_eq!(bench.built.load(Ordering::SeqCst), 1);
+        shut.store(false, Ordering::SeqCst);
+        bench.permits.send(()).unwrap();
+        assert_eq!(bench.batcher.submit(vec![5], soon()).await, Ok(vec![5]));
+        assert_eq!(bench.built.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test]
+    async fn a_worker_without_a_model_leaves_the_work_to_the_others() {
+        let loads = AtomicUsize::new(0);
+        let bench = bench_of(16, 2, move || match loads.fetch_add(1, Ordering::SeqCst) {
+            0 | 1 => Ok(()),
+            _ => Err(RuntimeError::Load("it is gone".into())),
+        });
+        bench.permits.send(()).unwrap();
+        assert_eq!(bench.batcher.submit(vec![13], soon()).await, Err(EngineError::Failed));
+        let first = submit(&bench, vec![1], soon());
+        until(|| bench.started.load(Ordering::SeqCst) == 2).await;
+        // The one that could serve is busy: it waits for that one.
+        let second = queued(&bench, vec![2], soon(), 1).await;
+        bench.permits.send(()).unwrap();
+        bench.permits.send(()).unwrap();
+        assert_eq!(first.await.unwrap(), Ok(vec![1]));
+        assert_eq!(second.await.unwrap(), Ok(vec![2]));
+    }
+
+    #[tokio::test]
+    async fn without_any_model_callers_are_told_so_until_one_is_back() {
+        let gone = Arc::new(AtomicBool::new(false));
+        let bench = bench_of(16, 2, {
+            let gone = Arc::clone(&gone);
+            move || {
+                if gone.load(Ordering::SeqCst) { Err(RuntimeError::Load("it is gone".into())) } else { Ok(()) }
+            }
+        });
+        gone.store(true, Ordering::SeqCst);
+        for _ in 0..2 {
+            bench.permits.send(()).unwrap();
+            assert_eq!(bench.batcher.submit(vec![13], soon()).await, Err(EngineError::Failed));
+        }
+        for input in 1..5 {
+            assert_eq!(bench.batcher.submit(vec![input], soon()).await, Err(EngineError::Failed));
+        }
+        assert_eq!(bench.batcher.calibrate(256, |cost| cost).await, None);
+        assert_eq!(bench.started.load(Ordering::SeqCst), 2);
+        gone.store(false, Ordering::SeqCst);
+        bench.permits.send(()).unwrap();
+        let patience = Instant::now() + Duration::from_secs(30);
+        while bench.batcher.submit(vec![5], soon()).await != Ok(vec![5]) {
+            assert!(Instant::now() < patience, "no model came back");
+        }
     }
 
     #[tokio::test]

@@ -2,7 +2,10 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -21,7 +24,12 @@ const RELOAD_PAUSE: Duration = Duration::from_secs(1);
 const COMPANY_PAUSE: Duration = Duration::from_millis(5);
 
 pub(super) struct Worker<F: Forward> {
+    /// `None` while a model that panicked could not be loaded again.
     pub(super) model: Option<F>,
+    /// When to load the next one, while there is none.
+    pub(super) retry: Instant,
+    /// Workers of this batcher that have a model.
+    pub(super) able: Arc<AtomicUsize>,
     pub(super) factory: Factory<F>,
     pub(super) inbox: Arc<Inbox<Job<F::Input, F::Output>>>,
     pub(super) pulse: Arc<Pulse>,
@@ -36,6 +44,7 @@ pub(super) struct Worker<F: Forward> {
 enum Work<I, O> {
     Serve(Vec<Job<I, O>>),
     Measure(Shape),
+    Reload,
 }
 
 impl<F: Forward> Worker<F> {
@@ -45,6 +54,7 @@ impl<F: Forward> Worker<F> {
             match work {
                 Work::Serve(batch) => self.serve(batch),
                 Work::Measure(shape) => self.measure(shape),
+                Work::Reload => self.reload(),
             }
         }
     }
@@ -54,14 +64,25 @@ impl<F: Forward> Worker<F> {
         let mut held = inbox.hold();
         loop {
             if held.closed() {
-                for job in held.queue().drain(..) {
-                    let _ = job.reply.send(Err(EngineError::ShuttingDown));
-                }
+                refuse(held.queue().drain(..), EngineError::ShuttingDown);
                 return None;
             }
             let now = Instant::now();
+            held.sift(|job| job.if_awaited(now, &self.metrics));
+            if self.model.is_none() {
+                let pause = self.retry.saturating_duration_since(now);
+                if pause.is_zero() {
+                    return Some(Work::Reload);
+                }
+                // What waits is left to the workers that can serve it; where there are none, nobody is kept waiting.
+                if self.able.load(Ordering::SeqCst) == 0 {
+                    refuse(held.queue().drain(..), EngineError::Failed);
+                    drop(self.tuning.take());
+                }
+                held = held.wait(Some(pause));
+                continue;
+            }
             let queue = held.queue();
-            self.skip_the_gone(queue, now);
             let Some(oldest) = queue.front().map(|job| job.queued) else {
                 if let Some(shape) = self.next_shape() {
                     return Some(Work::Measure(shape));
@@ -118,7 +139,7 @@ impl<F: Forward> Worker<F> {
                 tracing::error!("a worker panicked while it measured; it is replaced");
                 self.metrics.panics.inc();
                 self.metrics.failures.inc();
-                self.reload();
+                self.lose_model();
             }
         }
         let found = measurement.plan.conclusion();
@@ -129,28 +150,9 @@ impl<F: Forward> Worker<F> {
         let _ = measurement.reply.send(found);
     }
 
-    fn skip_the_gone(&self, queue: &mut std::collections::VecDeque<Job<F::Input, F::Output>>, now: Instant) {
-        let mut place = 0;
-        while let Some(job) = queue.get(place) {
-            if job.reply.is_closed() {
-                queue.remove(place);
-                self.metrics.abandoned.inc();
-            } else if job.deadline <= now {
-                if let Some(job) = queue.remove(place) {
-                    let _ = job.reply.send(Err(EngineError::Deadline));
-                }
-            } else {
-                place += 1;
-            }
-        }
-    }
-
     fn serve(&mut self, batch: Vec<Job<F::Input, F::Output>>) {
         let Some(model) = self.model.as_mut() else {
-            for job in batch {
-                let _ = job.reply.send(Err(EngineError::Failed));
-            }
-            self.reload();
+            refuse(batch, EngineError::Failed);
             return;
         };
         let start = Instant::now();
@@ -187,7 +189,7 @@ impl<F: Forward> Worker<F> {
             Err(_) => {
                 tracing::error!("a worker panicked; it is replaced");
                 self.metrics.panics.inc();
-                self.reload();
+                self.lose_model();
             }
         }
         self.metrics.failures.inc();
@@ -196,14 +198,33 @@ impl<F: Forward> Worker<F> {
         }
     }
 
+    /// Lets go of a model in an unknown state. It is loaded again by [`Work::Reload`], after the callers were answered.
+    fn lose_model(&mut self) {
+        if self.model.take().is_some() {
+            self.able.fetch_sub(1, Ordering::SeqCst);
+        }
+        self.retry = Instant::now();
+    }
+
     fn reload(&mut self) {
-        self.model = None;
         match (self.factory)() {
-            Ok(model) => self.model = Some(model),
+            Ok(model) => {
+                self.model = Some(model);
+                self.able.fetch_add(1, Ordering::SeqCst);
+            }
             Err(error) => {
                 tracing::error!(%error, "a worker could not load its model again");
-                std::thread::sleep(RELOAD_PAUSE);
+                self.retry = Instant::now() + RELOAD_PAUSE;
+                // Whoever asked for it is not kept waiting, either.
+                self.measurement = None;
             }
         }
+    }
+}
+
+/// Tells the callers why there is no answer.
+fn refuse<I, O>(jobs: impl IntoIterator<Item = Job<I, O>>, why: EngineError) {
+    for job in jobs {
+        let _ = job.reply.send(Err(why));
     }
 }

@@ -21,7 +21,11 @@ pub use lookup::Lookup;
 pub use sampler::Sampling;
 pub use scheduler::{Finish, Generation};
 
-use super::{EngineError, Factory, inbox::Inbox, pulse::Pulse};
+use super::{
+    EngineError, Factory,
+    inbox::{self, Inbox},
+    pulse::Pulse,
+};
 use crate::{
     runtime::{Decode, RuntimeError},
     telemetry::{ModelMetrics, Submission, Ticket},
@@ -63,7 +67,7 @@ pub struct Generator {
     inbox: Arc<Inbox<Job>>,
     window: usize,
     pulse: Arc<Pulse>,
-    component: Arc<str>,
+    metrics: ModelMetrics,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -74,6 +78,14 @@ struct Job {
     deadline: Instant,
     ticket: Ticket,
     reply: oneshot::Sender<Result<Generation, EngineError>>,
+}
+
+impl Job {
+    /// Itself, while its caller waits.
+    fn if_awaited(self, now: Instant, metrics: &ModelMetrics) -> Option<Self> {
+        let reply = inbox::awaited(self.reply, self.deadline, now, metrics)?;
+        Some(Self { reply, ..self })
+    }
 }
 
 impl Generator {
@@ -110,7 +122,7 @@ impl Generator {
             .name(format!("{name}-generator"))
             .spawn(move || worker.run())
             .map_err(|error| RuntimeError::Load(format!("cannot start a generator thread: {error}")))?;
-        Ok(Self { inbox, window, pulse, component: Arc::clone(&metrics.component), thread: Some(thread) })
+        Ok(Self { inbox, window, pulse, metrics: metrics.clone(), thread: Some(thread) })
     }
 
     /// Queues all sequences or none and answers them in order. Dropping the future ends them within one step.
@@ -139,8 +151,8 @@ impl Generator {
                 (Job { params, queued, deadline, ticket: ticket.clone(), reply }, answer)
             })
             .unzip();
-        self.inbox.push(jobs)?;
-        let _noted = Submission::new(&self.component, answers.len(), queued, ticket);
+        self.inbox.push(jobs, |job| job.if_awaited(queued, &self.metrics))?;
+        let _noted = Submission::new(&self.metrics.component, answers.len(), queued, ticket);
         let mut generations = Vec::with_capacity(answers.len());
         for answer in answers {
             generations.push(answer.await.unwrap_or(Err(EngineError::ShuttingDown))?);
@@ -307,6 +319,24 @@ mod tests {
         assert_eq!(bench.generator.submit(vec![sequence(&[6])], soon()).await, Err(EngineError::Overloaded));
         bench.gate.send(()).unwrap();
         assert!(first.await.unwrap().is_ok() && second.await.unwrap().is_ok());
+    }
+
+    #[tokio::test]
+    async fn who_left_or_is_late_makes_room_in_a_full_queue() {
+        let bench = bench(2);
+        let first = blocked(&bench).await;
+        let gone = submit(&bench, &[5], soon());
+        until(|| bench.generator.inbox.len() == 1).await;
+        let late = submit(&bench, &[6], Instant::now());
+        until(|| bench.generator.inbox.len() == 2).await;
+        gone.abort();
+        assert!(gone.await.unwrap_err().is_cancelled());
+        let last = submit(&bench, &[5], soon());
+        until(|| bench.generator.inbox.len() == 1).await;
+        assert_eq!(late.await.unwrap(), Err(EngineError::Deadline));
+        assert_eq!(bench.metrics.abandoned.get(), 1);
+        bench.gate.send(()).unwrap();
+        assert!(first.await.unwrap().is_ok() && last.await.unwrap().is_ok());
     }
 
     #[tokio::test]

@@ -148,18 +148,12 @@ impl<D: Decode> Worker<D> {
 fn next_job(inbox: &Inbox<Job>, metrics: &ModelMetrics) -> Option<(GenerateParams, Reply)> {
     let mut held = inbox.hold();
     while let Some(job) = held.queue().pop_front() {
-        let reply = Reply { sender: job.reply, deadline: job.deadline, ticket: job.ticket };
-        if reply.sender.is_closed() {
-            metrics.abandoned.inc();
-        } else if reply.is_gone() {
-            let _ = reply.sender.send(Err(EngineError::Deadline));
-        } else {
-            let now = Instant::now();
-            metrics.queue_seconds.observe(now.saturating_duration_since(job.queued).as_secs_f64());
-            metrics.input_tokens.inc_by((job.params.prefix.len() + job.params.body.len()) as u64);
-            reply.ticket.taken(now);
-            return Some((job.params, reply));
-        }
+        let now = Instant::now();
+        let Some(job) = job.if_awaited(now, metrics) else { continue };
+        metrics.queue_seconds.observe(now.saturating_duration_since(job.queued).as_secs_f64());
+        metrics.input_tokens.inc_by((job.params.prefix.len() + job.params.body.len()) as u64);
+        job.ticket.taken(now);
+        return Some((job.params, Reply { sender: job.reply, deadline: job.deadline, ticket: job.ticket }));
     }
     None
 }

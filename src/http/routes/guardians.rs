@@ -46,6 +46,7 @@ impl Payload for TextModerationRequest {
 pub(in crate::http) struct ImageModerationRequest {
     /// A JPEG, PNG, WebP, GIF, BMP or TIFF picture of at most 10 MiB, 40 megapixels and 16,384 pixels a side, as
     /// standard or URL-safe Base64 with or without padding and white space. A `data:*;base64,` prefix is accepted.
+    /// An animation has at most 160 megapixels over all frames, and 4,096 frames.
     #[schema(value_type = String, min_length = 1, content_encoding = "base64")]
     image: ImageBytes,
     /// The score from which a category counts as found. Null is the same as leaving it out.

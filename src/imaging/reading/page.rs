@@ -11,6 +11,9 @@ use super::{
 /// Pixels a page keeps. Lines are found at a fifth of this and cut out at 48 pixels' height: what the detector can
 /// find is still large enough to read here, and a queue of pages stays within memory.
 const MOST_PIXELS: u32 = 8_000_000;
+/// The pages of one picture share this many times as much: room for a still picture over two grounds. The moments of an
+/// animation become smaller than that, but the detector is shown them smaller yet.
+const PAGES_AT_FULL_SIZE: f32 = 2.0;
 
 /// How much a small picture is enlarged at most.
 const MOST_ENLARGED: f32 = 2.0;
@@ -43,9 +46,11 @@ pub struct Overview {
 }
 
 impl Page {
-    /// Takes a frame; a large one is reduced.
-    pub fn new(frame: Frame) -> Self {
-        let scale = (real(MOST_PIXELS as usize) / area(&frame)).sqrt();
+    /// Takes one of a picture's frames, of which there are `frames`: the more, the smaller a large one is kept.
+    pub fn new(frame: Frame, frames: usize) -> Self {
+        let most = real(MOST_PIXELS as usize);
+        let share = most * PAGES_AT_FULL_SIZE / real(frames.max(1));
+        let scale = (most.min(share) / area(&frame)).sqrt();
         if scale >= 1.0 {
             return Self { frame };
         }
@@ -127,8 +132,12 @@ mod tests {
     const LIMITS: OverviewLimits =
         OverviewLimits { multiple: 32, least_pixels: 10_000, most_pixels: 40_000, most_side: 512 };
 
+    fn frame(width: u32, height: u32) -> Frame {
+        Frame::new(width, height, vec![9; width as usize * height as usize * 3]).expect("the bytes fit")
+    }
+
     fn page(width: u32, height: u32) -> Page {
-        Page::new(Frame::new(width, height, vec![9; width as usize * height as usize * 3]).expect("the bytes fit"))
+        Page::new(frame(width, height), 1)
     }
 
     fn seen(width: u32, height: u32) -> (u32, u32, f32) {
@@ -155,6 +164,19 @@ mod tests {
     }
 
     #[test]
+    fn the_pages_of_a_picture_share_their_bound_and_the_detector_sees_no_less() {
+        assert_eq!(Page::new(frame(4000, 2000), 2).size(), (4000, 2000));
+        let one_of_16 = Page::new(frame(1250, 1250), 16);
+        assert_eq!(one_of_16.size(), (1000, 1000));
+        assert_eq!(Page::new(frame(1000, 1000), 16).size(), (1000, 1000));
+        // What a detector of 1.6 megapixels is shown of each of 16.
+        let limits = OverviewLimits { multiple: 32, least_pixels: 400_000, most_pixels: 400_000, most_side: 4096 };
+        let (shared, alone) = (one_of_16.overview(&limits), page(1250, 1250).overview(&limits));
+        assert_eq!((shared.frame.width(), shared.frame.height()), (alone.frame.width(), alone.frame.height()));
+        assert!(shared.scale < 1.0);
+    }
+
+    #[test]
     fn the_rim_is_repeated() {
         let frame = Frame::new(2, 1, vec![1, 2, 3, 4, 5, 6]).expect("the bytes fit");
         let full = padded(&frame, 4);
@@ -165,7 +187,7 @@ mod tests {
     #[test]
     fn a_turned_page_reads_its_columns_downwards_from_the_last() {
         let values: Vec<u8> = (1..=6).flat_map(|value| [value; 3]).collect();
-        let page = Page::new(Frame::new(3, 2, values).expect("the bytes fit"));
+        let page = Page::new(Frame::new(3, 2, values).expect("the bytes fit"), 1);
         let turned = page.turned();
         assert_eq!(turned.size(), (2, 3));
         let found: Vec<u8> = turned.frame.rgb().iter().copied().step_by(3).collect();

@@ -149,7 +149,7 @@ mod tests {
     /// A page of 40 by 30 whose red is the column and whose green is the row.
     fn page() -> Page {
         let pixels = (0..30_u8).flat_map(|row| (0..40_u8).map(move |column| [column, row, 0]));
-        Page::new(Frame::new(40, 30, pixels.flatten().collect()).expect("the bytes fit"))
+        Page::new(Frame::new(40, 30, pixels.flatten().collect()).expect("the bytes fit"), 1)
     }
 
     fn level(x: f32, y: f32, width: f32, height: f32) -> TextBox {
@@ -192,7 +192,7 @@ mod tests {
     fn large_letters_are_averaged_and_long_lines_squeezed() {
         let stripes = (0..64_u8).flat_map(|at| [if at % 2 == 0 { 0 } else { 200 }; 3]);
         let rows: Vec<u8> = stripes.collect::<Vec<u8>>().repeat(64);
-        let page = Page::new(Frame::new(64, 64, rows).expect("the bytes fit"));
+        let page = Page::new(Frame::new(64, 64, rows).expect("the bytes fit"), 1);
         let strip = Strip::cut(&page, &level(32.0, 32.0, 64.0, 64.0), &RULES).expect("it is cut");
         assert!(strip.frame.rgb().iter().all(|value| (95..=105).contains(value)));
         let long = Strip::cut(&page, &level(32.0, 32.0, 64.0, 1.0), &RULES).expect("it is cut");

@@ -3,7 +3,7 @@
 //! The classifier reads scores such as `hate=0.5` from the text and obeys `reader:slow`, `reader:fail` and
 //! `reader:panic`. The generator obeys `scribe:empty`, `scribe:harm`, `scribe:mild` (harsh, but below the operating
 //! point), `scribe:torn` (harm by a hair, else a good answer), `scribe:dull` (the dark side of everything by a hair),
-//! `scribe:vague` (forgets the number 4711 by a hair), `scribe:echo`, `scribe:long` and `scribe:panic`. The image
+//! `scribe:vague` (forgets the number 4711 by a hair), `scribe:despair`, `scribe:echo`, `scribe:long` and `scribe:panic`. The image
 //! classifier's sexual score is the mean brightness; with heads, its violence is the mean red and its hate the mean blue.
 //!
 //! The text reader takes bright colours for text, a line with yellow in it for one that is upside down, and the first
@@ -234,13 +234,18 @@ fn answer(task: u32, text: &str) -> String {
     if text.contains("scribe:mild") {
         return "hate=0.3".into();
     }
+    if text.contains("scribe:despair") {
+        return "self_harm=0.4".into();
+    }
     if text.contains("scribe:echo") {
         return text.into();
     }
     if text.contains("scribe:long") {
         return "word ".repeat(80);
     }
-    let letters = text.chars().count();
+    // In letters, as an answer with a number that the text has not is made again.
+    let letters: String =
+        text.chars().count().to_string().bytes().map(|digit| char::from(digit - b'0' + b'a')).collect();
     match task {
         POSITIVE => format!("The bright side of {letters} characters."),
         NEGATIVE => format!("The dark side of {letters} characters."),

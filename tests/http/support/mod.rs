@@ -292,6 +292,7 @@ fn models(folder: &Path, setup: &Setup, metrics: &Arc<Metrics>) -> BTreeMap<Mode
         text: Some(Arc::clone(&text)),
         image: Some(Arc::new(image_guardian(queue, setup.heads, metrics))),
         reader: setup.reads.then(|| Arc::new(text_reader(queue, metrics))),
+        light: None,
     };
     let own = setup.apart.then(|| Arc::new(text_guardian(folder, setup, "other", metrics)));
     let beta = Models { text: Some(own.unwrap_or(text)), ..Models::default() };
