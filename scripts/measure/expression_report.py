@@ -176,8 +176,8 @@ def _meaning() -> list[str]:
     return [
         "- Shares are of the statements that were answered: texts with an error or a wrong \"false\" are in the tables"
         " above and in no other figure. A dash means that no figure exists.",
-        "- Facts are numbers (in English texts in words too) and words with a capital inside a sentence, by their letters; `facts kept` is the share of"
-        " all of them, `all kept` that of the expressions of texts that have any. Names that open a sentence or are"
+        "- Facts are numbers (in English texts in words too) and words with a capital inside a sentence, by their"
+        " letters; `facts kept` is the share of all of them, `all kept` that of the expressions of texts that have any. Names that open a sentence or are"
         " written without a capital are not seen, German nouns are all taken for names, and numbers in words are known"
         " in English only.",
         "- `copies` and `flagged` are counts, of two expressions or one reply a text. A copy has at least"

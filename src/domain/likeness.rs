@@ -78,7 +78,7 @@ const IDIOMS: [(&str, &str); 13] = [
 ];
 
 /// Titles that are written short. The full stop of one ends no sentence.
-const TITLES: [&str; 10] = ["Mr", "Mrs", "Ms", "Dr", "Prof", "St", "Mme", "Dra", "Sr", "Sra"];
+pub const TITLES: [&str; 10] = ["Mr", "Mrs", "Ms", "Dr", "Prof", "St", "Mme", "Dra", "Sr", "Sra"];
 
 /// Words with a capital that name nobody: titles in full, oaths, and "I" without its apostrophe.
 const NO_NAMES: [&str; 16] = [

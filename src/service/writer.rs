@@ -7,7 +7,7 @@ use std::{
 
 use super::ServiceError;
 use crate::{
-    domain::{Polarity, ValidText},
+    domain::{Polarity, ValidText, likeness},
     engine::{Finish, GenerateParams, Generation, Generator, Sampling},
     registry::manifest::{GeneratorSpec, TaskPrompt},
     runtime::{PromptTokenizer, RuntimeError},
@@ -233,10 +233,8 @@ fn sentence_ends(text: &str) -> impl Iterator<Item = usize> + '_ {
     })
 }
 
-/// Shortened words with a full stop of their own, before a name.
-const TITLES: [&str; 11] = ["Mr", "Mrs", "Ms", "Mme", "Dr", "Dra", "Sr", "Sra", "St", "Prof", "bzw"];
-/// The same before a number.
-const BEFORE_NUMBERS: [&str; 4] = ["No", "Nr", "ca", "vs"];
+/// Shortened words with a full stop of their own before a number, as titles have it before a name.
+const BEFORE_NUMBERS: [&str; 3] = ["No", "Nr", "ca"];
 const MONTHS: [&str; 12] = [
     "Januar",
     "Februar",
@@ -274,7 +272,7 @@ fn goes_on(text: &str, at: usize, end: usize) -> bool {
     let initial = word != "I" && word.chars().count() == 1 && word.chars().all(char::is_uppercase);
     let in_letters = word.contains('.') && word.split('.').all(|part| part.chars().count() == 1);
     let day = word.len() <= 2 && !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
-    TITLES.contains(&word)
+    likeness::TITLES.contains(&word)
         || initial
         || in_letters
         || number_follows && BEFORE_NUMBERS.contains(&word)

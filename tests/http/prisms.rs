@@ -89,6 +89,17 @@ async fn a_text_of_which_only_despair_is_written_is_answered_with_care() {
 }
 
 #[tokio::test]
+async fn a_light_that_the_own_classifier_cannot_tell_is_told_by_another() {
+    for (lent, made_again) in [(true, 2), (false, 0)] {
+        let server = Server::with(Setup { dim: true, lent, ..Setup::default() });
+        let answer = server.post(PRISMS, &json!({"text": "scribe:swapped"})).await;
+        answer.assert_ok();
+        assert_eq!(answer.json()["positive"].as_str().unwrap().contains("bright"), lent);
+        assert_eq!(server.metrics.regenerated.with_label_values(&["polarity"]).get(), made_again, "lent: {lent}");
+    }
+}
+
+#[tokio::test]
 async fn harmful_input_is_answered_soberly() {
     let server = Server::new();
     // Surely harmful: nothing is generated. Likely harmful: nothing good could be made of it.

@@ -2,7 +2,8 @@
 //!
 //! The classifier reads scores such as `hate=0.5` from the text and obeys `reader:slow`, `reader:fail` and
 //! `reader:panic`. The generator obeys `scribe:empty`, `scribe:harm`, `scribe:mild` (harsh, but below the operating
-//! point), `scribe:torn` (harm by a hair, else a good answer), `scribe:dull` (the dark side of everything by a hair),
+//! point), `scribe:torn` (harm by a hair, else a good answer), `scribe:dull` (the dark side of everything by a hair), `scribe:swapped` (the
+//! other side by a hair),
 //! `scribe:vague` (forgets the number 4711 by a hair), `scribe:despair`, `scribe:echo`, `scribe:long` and `scribe:panic`. The image
 //! classifier's sexual score is the mean brightness; with heads, its violence is the mean red and its hate the mean blue.
 //!
@@ -24,7 +25,10 @@ use super::tokenizers::{END, NEGATIVE, POSITIVE, STOP, VOCABULARY, WINDOW};
 /// How long `reader:slow` takes.
 pub(crate) const SLOW: Duration = Duration::from_millis(400);
 
-pub(super) struct Reader;
+pub(super) struct Reader {
+    /// Whether it tells bright from dark.
+    pub(super) light: bool,
+}
 
 impl Forward for Reader {
     type Input = Window;
@@ -37,7 +41,13 @@ impl Forward for Reader {
     }
 
     fn run(&mut self, batch: &[Window]) -> Result<Vec<TextOutput>, RuntimeError> {
-        batch.iter().map(|Window(tokens)| read(&text_of(tokens))).collect()
+        batch
+            .iter()
+            .map(|Window(tokens)| {
+                let said = read(&text_of(tokens))?;
+                Ok(TextOutput { positive: said.positive.filter(|_| self.light), ..said })
+            })
+            .collect()
     }
 }
 
@@ -216,6 +226,8 @@ fn answers(task: u32, text: &str) -> Vec<String> {
         vec!["hate=0.9".into(), good]
     } else if text.contains("scribe:dull") {
         vec![answer(NEGATIVE, text), good]
+    } else if text.contains("scribe:swapped") {
+        vec![answer(if task == POSITIVE { NEGATIVE } else { POSITIVE }, text), good]
     } else if text.contains("scribe:vague") {
         vec![good.clone(), good.replace("characters", "4711")]
     } else {

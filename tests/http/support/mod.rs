@@ -71,6 +71,10 @@ pub(crate) struct Setup {
     pub(crate) apart: bool,
     /// What is remembered of moderated texts, if anything.
     pub(crate) cache: Option<ScoreCacheOptions>,
+    /// Whether alpha's text classifier has no head for the light of a text.
+    pub(crate) dim: bool,
+    /// Whether alpha is lent one that has.
+    pub(crate) lent: bool,
 }
 
 impl Default for Setup {
@@ -89,6 +93,8 @@ impl Default for Setup {
             traces: Traces::default(),
             apart: false,
             cache: None,
+            dim: false,
+            lent: false,
         }
     }
 }
@@ -286,15 +292,15 @@ impl Answer {
 
 fn models(folder: &Path, setup: &Setup, metrics: &Arc<Metrics>) -> BTreeMap<ModelId, Models> {
     let queue = setup.queue;
-    let text = Arc::new(text_guardian(folder, setup, "double", metrics));
+    let text = Arc::new(text_guardian(folder, setup, "double", !setup.dim, metrics));
     let alpha = Models {
         writer: Some(Arc::new(writer(folder, queue, metrics))),
         text: Some(Arc::clone(&text)),
         image: Some(Arc::new(image_guardian(queue, setup.heads, metrics))),
         reader: setup.reads.then(|| Arc::new(text_reader(queue, metrics))),
-        light: None,
+        light: setup.lent.then(|| Arc::new(text_guardian(folder, setup, "lent", true, metrics))),
     };
-    let own = setup.apart.then(|| Arc::new(text_guardian(folder, setup, "other", metrics)));
+    let own = setup.apart.then(|| Arc::new(text_guardian(folder, setup, "other", true, metrics)));
     let beta = Models { text: Some(own.unwrap_or(text)), ..Models::default() };
     BTreeMap::from([(ModelId::Alpha, alpha), (ModelId::Beta, beta)])
 }
@@ -304,10 +310,10 @@ fn batching(capacity: usize) -> BatchOptions {
     BatchOptions { capacity, workers: 1, policy }
 }
 
-fn text_guardian(folder: &Path, setup: &Setup, name: &str, metrics: &Arc<Metrics>) -> TextGuardian {
+fn text_guardian(folder: &Path, setup: &Setup, name: &str, light: bool, metrics: &Arc<Metrics>) -> TextGuardian {
     let bundle = Bundle::open(&tokenizers::text_bundle(folder)).unwrap();
     let model = metrics.model(name, "text");
-    let factory: dichroic::engine::Factory<Reader> = Arc::new(|| Ok(Reader));
+    let factory: dichroic::engine::Factory<Reader> = Arc::new(move || Ok(Reader { light }));
     let batcher = Batcher::start("text", batching(setup.queue), &factory, &model).unwrap();
     let tokenizer = WindowTokenizer::open(&bundle).unwrap();
     let guardian = TextGuardian::new(tokenizer, batcher, 0.5, bundle.digest().to_owned(), Arc::clone(metrics));
