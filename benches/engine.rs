@@ -108,7 +108,7 @@ fn scheduling(criterion: &mut Criterion) {
     let rows = generate::rows_for(8);
     let factory: Factory<Effortless> = Arc::new(move || Ok(Effortless { rows, logits: logits.clone() }));
     let metrics = Metrics::new().unwrap().model("bench", "generator");
-    let options = GeneratorOptions { capacity: 64, prefill_tokens: 16, lookup: None };
+    let options = GeneratorOptions { capacity: 64, prefill_tokens: 32, lookup: None };
     let generator = Generator::start("bench", options, &factory, &metrics).unwrap();
     let tokio = blocking();
     let mut group = criterion.benchmark_group("scheduling");

@@ -76,12 +76,10 @@ import onnx
 from onnx import TensorProto, helper
 from safetensors.numpy import load_file
 
-from . import gguf_tokenizer, low_rank
+from . import gguf_tokenizer, graph_file, low_rank
 
 BLOCK = 32
 MICROSOFT = "com.microsoft"
-# A protobuf message ends at 2 GiB; beyond this the weights go to a second file.
-INLINE_LIMIT = 1_900_000_000
 TASKS = ("positive", "negative", "reply")
 LOGITS_AT = "logits_at"
 # The logit of a token that no answer holds: its probability is zero, and sums stay finite.
@@ -336,7 +334,6 @@ class _Graph:
     def __init__(self, data_path: Path | None) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[TensorProto] = []
-        self._data_path = data_path
         self._data = data_path.open("wb") if data_path else None
         self._count = 0
 
@@ -344,17 +341,8 @@ class _Graph:
         value = np.ascontiguousarray(value)
         kind = helper.np_dtype_to_tensor_dtype(value.dtype)
         tensor = TensorProto(name=name, data_type=kind, dims=value.shape)
-        if self._data is not None and value.nbytes >= 65536:
-            self._data.write(b"\0" * (-self._data.tell() % 4096))
-            tensor.data_location = TensorProto.EXTERNAL
-            place = {
-                "location": self._data_path.name,
-                "offset": str(self._data.tell()),
-                "length": str(value.nbytes),
-            }
-            for key, text in place.items():
-                tensor.external_data.add(key=key, value=text)
-            self._data.write(value.tobytes())
+        if self._data is not None and value.nbytes >= graph_file.SMALL:
+            graph_file.set_aside(tensor, value.tobytes(), self._data)
         else:
             tensor.raw_data = value.tobytes()
         self.initializers.append(tensor)
@@ -669,13 +657,14 @@ def write_graph(
     path: Path,
     kept: np.ndarray | None = None,
 ) -> None:
-    """Writes `path` (and `path` + `.data` when the weights pass the protobuf limit).
+    """Writes `path`, and `path` + `.data` with its weights where they are large.
 
     `kept` are the ids of the tokens that answers can hold, all if it is None.
     """
     shape = checkpoint.shape
-    aside = _estimated_bytes(shape, precision, kept) > INLINE_LIMIT
-    graph = _Graph(path.with_name(path.name + ".data") if aside else None)
+    # Told beforehand, so that each weight can be written as soon as it is made.
+    aside = _estimated_bytes(shape, precision, kept) >= graph_file.INLINE_LIMIT
+    graph = _Graph(graph_file.data_path(path) if aside else None)
     try:
         _Builder(checkpoint, window, precision, graph, kept).lay()
     finally:

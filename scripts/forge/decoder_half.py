@@ -22,7 +22,7 @@ from typing import Any, Callable, Mapping, Sequence
 import numpy as np
 from onnx import TensorProto, helper
 
-from . import decoder
+from . import decoder, graph_file
 
 
 def half(name: str, values: np.ndarray) -> np.ndarray:
@@ -90,7 +90,7 @@ class _Builder(decoder._Builder):
 def write_graph(checkpoint: decoder.Checkpoint, window: int, tied: bool, path: Path) -> None:
     """Writes `path`, and `path` + `.data` with its large weights."""
     shape = checkpoint.shape
-    aside = path.with_name(path.name + ".data")
+    aside = graph_file.data_path(path)
     graph = _Graph(aside)
     try:
         _Builder(checkpoint, window, tied, graph).lay()

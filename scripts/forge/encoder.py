@@ -39,7 +39,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load, load_file
 
-from . import e5s1, low_rank
+from . import e5s1, graph_file, low_rank
 
 Tensors = dict[str, np.ndarray]
 
@@ -99,7 +99,7 @@ def build(source: dict[str, Path], recipe: dict, model_dir: Path, out: Path) -> 
     tensors = merge(base, load_file(model_dir / recipe["delta"]))
     model = graph(tensors, kind, recipe.get("precision", "int8"))
     onnx.checker.check_model(model)
-    _write(out / "model.onnx", model.SerializeToString(deterministic=True))
+    graph_file.write(model, out / "model.onnx")
     _write(out / "tokenizer.json", tokenizer(kind, source))
     return {"text_classifier": calibration(model_dir / recipe["calibration"], kind)}
 

@@ -15,7 +15,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file
 
-from . import encoder
+from . import encoder, graph_file
 
 
 def halved(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -47,6 +47,6 @@ def build(source: dict[str, Path], recipe: dict, model_dir: Path, out: Path) -> 
     tensors = encoder.merge(plain, load_file(model_dir / recipe["delta"]))
     model = halved(encoder.graph(tensors, kind, "float32"))
     onnx.checker.check_model(model)
-    encoder._write(out / "model.onnx", model.SerializeToString(deterministic=True))
+    graph_file.write(model, out / "model.onnx")
     encoder._write(out / "tokenizer.json", encoder.tokenizer(kind, source))
     return {"text_classifier": encoder.calibration(model_dir / recipe["calibration"], kind)}

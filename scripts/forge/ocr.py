@@ -26,6 +26,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from . import graph_file
+
 # How the networks are driven; what each number is, `registry/manifest.rs` says.
 # Thresholds, ratio and sizes of lines are those that PaddleOCR and RapidOCR use
 # with these weights, except where noted.
@@ -144,4 +146,4 @@ def save(model: onnx.ModelProto, outputs: list[tuple[str, int, list[int | str]]]
     del model.graph.value_info[:]
     model.producer_name = "dichroic"
     onnx.checker.check_model(model)
-    path.write_bytes(model.SerializeToString(deterministic=True))
+    graph_file.write(model, path)

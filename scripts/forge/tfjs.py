@@ -36,6 +36,8 @@ from onnx import TensorProto, helper, numpy_helper
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from . import graph_file
+
 CLASSES = ["Drawing", "Hentai", "Neutral", "Porn", "Sexy"]
 # What a head may be for: the categories of the interface, less the one that the classes give.
 CATEGORIES = ["hate", "self_harm", "violence", "defamation"]
@@ -797,5 +799,5 @@ def build(source: dict[str, Path], recipe: dict[str, Any], model_dir: Path, out:
     if "heads" in recipe:
         heads = read_heads(model_dir / recipe["heads"])
         model, part["heads"] = add_heads(model, heads), heads.categories
-    (out / "model.onnx").write_bytes(model.SerializeToString())
+    graph_file.write(model, out / "model.onnx")
     return {"kind": "image_classifier", "image_classifier": {"size": size, "classes": CLASSES, **part}}

@@ -347,9 +347,10 @@ def test_build_writes_the_same_bytes_each_time(noise, delta, tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         parts.append(encoder.build(source, recipe, tmp_path, tmp_path / name)["text_classifier"])
-    for name in ("model.onnx", "tokenizer.json"):
+    names = ["model.onnx", "model.onnx.data", "tokenizer.json"]
+    for name in names:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-    assert sorted(path.name for path in (tmp_path / "one").iterdir()) == ["model.onnx", "tokenizer.json"]
+    assert sorted(path.name for path in (tmp_path / "one").iterdir()) == names
     made = json.loads((tmp_path / "one" / "tokenizer.json").read_text(encoding="utf-8"))
     assert made["truncation"] is None and made["padding"] is None and made["model"] == {"é": 1}
     assert parts[0] == parts[1]

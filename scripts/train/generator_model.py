@@ -28,10 +28,10 @@ from forge.decoder import Checkpoint, Shape, bits_of, settled  # noqa: E402
 class Linear(nn.Module):
     """A frozen linear layer with its low-rank delta."""
 
-    def __init__(self, checkpoint: Checkpoint, name: str, rank: int) -> None:
+    def __init__(self, checkpoint: Checkpoint, name: str, rank: int, kind: torch.dtype) -> None:
         super().__init__()
         self.name = f"{name}.weight"
-        weight = torch.from_numpy(checkpoint.tensor(self.name))
+        weight = torch.from_numpy(checkpoint.tensor(self.name)).to(kind)
         bias = f"{name}.bias"
         self.register_buffer("weight", weight, persistent=False)
         self.register_buffer(
@@ -52,25 +52,27 @@ class Linear(nn.Module):
         self.weight.copy_(torch.from_numpy(settled(plain + change, bits) - change))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias) + F.linear(F.linear(x, self.lora_a), self.lora_b)
+        x = x.to(self.weight.dtype)
+        plain = F.linear(x, self.weight, None if self.bias is None else self.bias.to(x.dtype))
+        return plain + F.linear(F.linear(x, self.lora_a.to(x.dtype)), self.lora_b.to(x.dtype))
 
 
 class Layer(nn.Module):
-    def __init__(self, checkpoint: Checkpoint, index: int, rank: int) -> None:
+    def __init__(self, checkpoint: Checkpoint, index: int, rank: int, kind: torch.dtype) -> None:
         super().__init__()
         at = f"blk.{index}."
         self.shape, self.local = checkpoint.shape, checkpoint.shape.is_local(index)
         self.query, self.key, self.value, self.output = (
-            Linear(checkpoint, f"{at}attn_{part}", rank) for part in ("q", "k", "v", "output")
+            Linear(checkpoint, f"{at}attn_{part}", rank, kind) for part in ("q", "k", "v", "output")
         )
-        self.gate, self.up, self.down = (Linear(checkpoint, f"{at}ffn_{part}", rank) for part in ("gate", "up", "down"))
+        self.gate, self.up, self.down = (Linear(checkpoint, f"{at}ffn_{part}", rank, kind) for part in ("gate", "up", "down"))
         for name in ("attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm", "post_attention_norm", "post_ffw_norm"):
             full = f"{at}{name}.weight"
             gain = torch.from_numpy(checkpoint.tensor(full)) if checkpoint.has(full) else None
             self.register_buffer(name, gain, persistent=False)
 
     def _norm(self, x: Tensor, gain: Tensor | None) -> Tensor:
-        return x if gain is None else F.rms_norm(x, x.shape[-1:], gain, self.shape.epsilon)
+        return x if gain is None else F.rms_norm(x.float(), x.shape[-1:], gain, self.shape.epsilon)
 
     def _turned(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
         """Rotary positions: neighbours in llama's files, halves in the others."""
@@ -92,6 +94,7 @@ class Layer(nn.Module):
         query = self._turned(self._norm(heads(self.query(h), shape.heads), self.attn_q_norm), turns[self.local])
         key = self._turned(self._norm(heads(self.key(h), shape.kv_heads), self.attn_k_norm), turns[self.local])
         value = heads(self.value(h), shape.kv_heads)
+        query, key = query.to(value.dtype), key.to(value.dtype)
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=True)
         mixed = mixed.transpose(1, 2).reshape(batch, tokens, -1)
         x = x + self._norm(self.output(mixed), self.post_attention_norm)
@@ -102,18 +105,23 @@ class Layer(nn.Module):
 
 
 class Generator(nn.Module):
-    """A decoder over whole trees of tokens: positions and mask are given."""
+    """A decoder over whole trees of tokens: positions and mask are given.
 
-    def __init__(self, path: Path, rank: int) -> None:
+    `kind` is the number format of the frozen weights and of the matrix
+    products; states, normalisation, rotary positions and the deltas' own
+    weights stay float32.
+    """
+
+    def __init__(self, path: Path, rank: int, kind: torch.dtype = torch.float32) -> None:
         super().__init__()
         checkpoint = Checkpoint(path)
         self.shape: Shape = checkpoint.shape
         # A file that stores a tied table twice has the finer one at the head,
         # and the built graph embeds with that.
         head = checkpoint.tensor("output.weight" if checkpoint.has("output.weight") else "token_embd.weight")
-        self.register_buffer("words", torch.from_numpy(head), persistent=False)
+        self.register_buffer("words", torch.from_numpy(head).to(kind), persistent=False)
         self.register_buffer("norm", torch.from_numpy(checkpoint.tensor("output_norm.weight")), persistent=False)
-        self.layers = nn.ModuleList(Layer(checkpoint, i, rank) for i in range(self.shape.layers))
+        self.layers = nn.ModuleList(Layer(checkpoint, i, rank, kind) for i in range(self.shape.layers))
 
     def _turns(self, positions: Tensor) -> dict[bool, tuple[Tensor, Tensor]]:
         half = self.shape.head_dim // 2
@@ -126,7 +134,7 @@ class Generator(nn.Module):
 
     def states(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         """Last states [batch, tokens, width]; `mask` [batch, tokens, tokens] is true where a token may look."""
-        x = self.words[ids]
+        x = self.words[ids].float()
         if self.shape.gemma:
             x = x * math.sqrt(self.shape.width)
         turns = self._turns(positions)
@@ -135,7 +143,7 @@ class Generator(nn.Module):
         return F.rms_norm(x, x.shape[-1:], self.norm, self.shape.epsilon)
 
     def logits(self, states: Tensor) -> Tensor:
-        return F.linear(states, self.words)
+        return F.linear(states.to(self.words.dtype), self.words).float()
 
     def settle(self, path: Path, precision: Mapping[str, Any]) -> None:
         """Settles every linear layer at the bits that a recipe's `precision` gives its kind."""
@@ -152,13 +160,14 @@ class Generator(nn.Module):
     def adapter(self) -> dict[str, np.ndarray]:
         out = {}
         for module in self.modules():
-            if isinstance(module, Linear):
+            # A delta that never learned adds nothing and need not be kept.
+            if isinstance(module, Linear) and bool(module.lora_b.any()):
                 out[f"{module.name}.lora_a"] = module.lora_a.detach().cpu().numpy()
                 out[f"{module.name}.lora_b"] = module.lora_b.detach().cpu().numpy()
         return out
 
     def load_adapter(self, adapter: dict[str, np.ndarray]) -> None:
         for module in self.modules():
-            if isinstance(module, Linear):
+            if isinstance(module, Linear) and f"{module.name}.lora_a" in adapter:
                 module.lora_a.data = torch.from_numpy(np.asarray(adapter[f"{module.name}.lora_a"], np.float32)).to(module.weight.device)
                 module.lora_b.data = torch.from_numpy(np.asarray(adapter[f"{module.name}.lora_b"], np.float32)).to(module.weight.device)

@@ -116,7 +116,8 @@ class Vocabulary:
         self.place[kept] = torch.arange(len(kept), device=kept.device)
 
     def loss(self, states: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(F.linear(states, self.words), self.place[tokens], reduction="sum")
+        logits = F.linear(states.to(self.words.dtype), self.words).float()
+        return F.cross_entropy(logits, self.place[tokens], reduction="sum")
 
 
 def loss_of(
@@ -202,7 +203,7 @@ def main() -> None:
     looked = random.Random(1).sample(aside, min(60, len(aside)))
     look = sorted((Tree(row, prompts, list(row.answers)) for row in looked), key=lambda t: len(t.ids))
 
-    model = Generator(args.gguf, args.rank).to(device)
+    model = Generator(args.gguf, args.rank, torch.bfloat16 if args.bf16 else torch.float32).to(device)
     if args.start:
         model.load_adapter(low_rank.unpacked(load_file(args.start)))
     for layer in model.layers[: args.frozen]:
@@ -258,11 +259,11 @@ def main() -> None:
                 "done": step + 1, "spent": time.monotonic() - begun,
             }
             text_data.write(saved, lambda p: torch.save(state, p))
-            text_data.write(args.work / "latest.safetensors", lambda p: save_file(low_rank.packed(model.adapter()), str(p)))
+            text_data.write(args.work / "latest.safetensors", lambda p: save_file(low_rank.packed(model.adapter(), bits=6), str(p)))
     if precision:
         model.settle(args.gguf, precision)
     log(glance(model, look, device))
-    text_data.write(args.out, lambda p: save_file(low_rank.packed(model.adapter()), str(p)))
+    text_data.write(args.out, lambda p: save_file(low_rank.packed(model.adapter(), bits=6), str(p)))
     log(f"wrote {args.out}")
 
 

@@ -204,6 +204,8 @@ def main() -> None:
     kind = encoder.BACKBONES[args.backbone]
     tokenizer = text_data.plain_tokenizer(kind, args.base)
     model = TextClassifier(load_base(args.base / kind.weights, args.layers), kind, args.rank).to(device)
+    if args.bf16:
+        model.in_bf16()
     rows = text_data.load(args.data)
     look = random.Random(args.seed).sample(
         [r for r in rows if r.side() == "validation" and r.sentiment < 0
@@ -259,7 +261,7 @@ def main() -> None:
         optimiser.load_state_dict(resumed["optimiser"])
         done, spent = resumed["done"], resumed["spent"]
         log(f"resumed after {done} steps")
-    bound = {k: settings[k] for k in ("seed", "rows", "rank", "batch", "tokens", "rate", "minutes", "start", "emphasis", "backbone", "layers", "opinion", "teacher", "frozen")}
+    bound = {k: settings[k] for k in ("seed", "rows", "rank", "batch", "tokens", "rate", "minutes", "start", "emphasis", "backbone", "layers", "opinion", "teacher", "frozen", "bf16")}
     log(f"{len(drawn)} texts, {sum(map(len, ids))} tokens, {len(plan)} steps")
 
     running, since, clock, begun = 0.0, 0, time.monotonic(), time.monotonic() - spent

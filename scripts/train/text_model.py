@@ -40,8 +40,10 @@ class Linear(nn.Module):
         nn.init.kaiming_uniform_(self.lora_a, a=math.sqrt(5))
 
     def forward(self, x: Tensor) -> Tensor:
-        out = F.linear(x, self.weight, self.bias)
-        return out + F.linear(F.linear(x, self.lora_a), self.lora_b) * 2.0
+        kind = self.weight.dtype
+        x = x.to(kind)
+        out = F.linear(x, self.weight, self.bias.to(kind))
+        return out + F.linear(F.linear(x, self.lora_a.to(kind)), self.lora_b.to(kind)) * 2.0
 
     def delta(self) -> dict[str, Tensor]:
         return {
@@ -93,7 +95,8 @@ class Layer(nn.Module):
             return y.view(batch, tokens, self.heads, width // self.heads).transpose(1, 2)
 
         y = F.scaled_dot_product_attention(
-            split(self.query(x)), split(self.key(x)), split(self.value(x)), attn_mask=mask
+            split(self.query(x)), split(self.key(x)), split(self.value(x)),
+            attn_mask=mask if mask.dtype == torch.bool else mask.to(self.query.weight.dtype),
         )
         y = y.transpose(1, 2).reshape(batch, tokens, width)
         x = self.norm_1(x + F.dropout(self.attended(y), 0.1, self.training))
@@ -128,6 +131,13 @@ class TextClassifier(nn.Module):
         self.harm = nn.Linear(2 * width, 5)
         self.expressibility = nn.Linear(width, 5)
         self.sentiment = nn.Linear(width, 1)
+
+    def in_bf16(self) -> TextClassifier:
+        """Multiplies in bfloat16 from now on; states, normalisation and what is trained stay float32."""
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.weight = module.weight.bfloat16()
+        return self
 
     def pooled(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """Mean and highest state of every text, side by side [batch, 2 * width]."""

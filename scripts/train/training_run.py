@@ -31,6 +31,8 @@ def add_options(parser: argparse.ArgumentParser, seed: int, rank: int, rate: flo
                         help="stop tuning after this long, the rate having come down by then (0: no limit)")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--bf16", action="store_true",
+                        help="matrix products in bfloat16: twice as fast on processors with AVX-512 BF16 or AMX")
     parser.add_argument("--checkpoint-every", type=int, default=checkpoint_every)
 
 

@@ -618,7 +618,7 @@ mod tests {
         let cache = CacheBounds { entries: 10_000, age: Duration::from_mins(1) };
         assert_eq!(config.moderation_cache, Some(cache));
         assert_eq!((config.generator_slots, config.generator_queue, config.image_queue), (8, 64, 32));
-        assert_eq!((config.prefill_tokens, config.speculation), (16, Speculation::Off));
+        assert_eq!((config.prefill_tokens, config.speculation), (32, Speculation::Off));
         assert_eq!((config.max_connections, config.header_timeout), (1024, Duration::from_secs(10)));
         assert!(config.playground);
         assert_eq!((config.log_format, config.log.as_str()), (LogFormat::Json, "info"));

@@ -125,7 +125,7 @@ pub const SETTINGS: [Setting; 37] = [
     // A prism is made again by up to eight at once, and what asks for more than the queue holds is always refused.
     number("generator_queue", 64, 8, 65_536),
     // A prompt is not cut into single tokens, nor into more than the decoder computes at once.
-    number("prefill_tokens", 16, 4, 256),
+    number("prefill_tokens", 32, 4, 256),
     text("speculation"),
     number("image_queue", 32, 1, 65_536),
     number("max_connections", 1_024, 1, 1_000_000),
@@ -318,7 +318,7 @@ pub struct ServeFlags {
     #[arg(long, value_name = "N")]
     pub generator_queue: Option<u64>,
     /// Most tokens of a new text that a generator takes in at once while others are being answered: less delays those
-    /// less, and the new one more [default: 16] [env: DICHROIC_PREFILL_TOKENS]
+    /// less, and the new one more [default: 32] [env: DICHROIC_PREFILL_TOKENS]
     #[arg(long, value_name = "N")]
     pub prefill_tokens: Option<u64>,
     /// Whether generators guess their next words from the text and verify several at once: lookup or off

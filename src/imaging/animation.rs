@@ -1,15 +1,16 @@
 //! Animations to the frames of a few moments.
 //!
 //! Frames build on those before them, so everything up to the last moment taken is unpacked; the moments are spread
-//! over the whole animation, from its first frame to its last. Of a canvas above half of the pixels allowed only the
-//! first frame is taken. Refuses an animation whose unpacking would exceed a budget of pixels, counted before it
-//! begins. GIF is composed here, on one canvas in place: a frame costs its own rectangle, not the canvas.
+//! over the whole animation, from its first frame to its last. Frames of a large canvas are reduced as they are taken,
+//! so that all of them together have no more pixels than one picture may. Refuses an animation whose unpacking would
+//! exceed a budget of pixels, counted before it begins. GIF is composed here, on one canvas in place: a frame costs its own rectangle, not the canvas.
 
 use std::{io::Cursor, num::NonZeroU64};
 
 use image::{
     AnimationDecoder, DynamicImage, ImageDecoder, RgbaImage,
     codecs::{png::PngDecoder, webp::WebPDecoder},
+    imageops,
     metadata::Orientation,
 };
 
@@ -27,14 +28,25 @@ const MOST_FRAMES: usize = 4_096;
 /// What a moment becomes where the canvas is not wholly covered: a frame over white and one over black.
 const GROUNDS: u64 = 2;
 
-/// The moments to take from `frames` frames on a canvas of `canvas` pixels, ascending.
-fn moments(frames: usize, most: usize, canvas: u64, limits: &Limits) -> Vec<usize> {
-    let canvases = limits.max_pixels / canvas.max(1);
-    // The last moment is taken beside the first as long as that costs no more than one of the largest canvas.
-    let affordable = (canvases / GROUNDS).max(canvases.clamp(1, 2));
-    let count = frames.min(most).min(usize::try_from(affordable).unwrap_or(usize::MAX));
-    let last = frames.saturating_sub(1);
+/// The moments to take from `frames` frames, ascending.
+fn moments(frames: usize, most: usize) -> Vec<usize> {
+    let (count, last) = (frames.min(most), frames.saturating_sub(1));
     (0..count).map(|index| index * last / count.saturating_sub(1).max(1)).collect()
+}
+
+/// A frame that has more than its share of the pixels allowed, reduced to that; the share is what is left to each of so
+/// many moments over either ground.
+fn reduced(frame: &RgbaImage, moments: usize, limits: &Limits) -> Option<RgbaImage> {
+    let share = limits.max_pixels / (moments.max(1) as u64 * GROUNDS);
+    let area = area(frame.dimensions());
+    if area <= share {
+        return None;
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a few millionths of a side do not matter")]
+    let factor = (share as f64 / area as f64).sqrt();
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "less than the side itself")]
+    let side = |side: u32| ((f64::from(side) * factor) as u32).max(1);
+    Some(imageops::thumbnail(frame, side(frame.width()), side(frame.height())))
 }
 
 /// Refuses an animation of no frames, of too many, or of more pixels than the budget.
@@ -52,8 +64,8 @@ pub(super) fn png(
     most: usize,
     limits: &Limits,
 ) -> Result<Vec<Frame>, ImageError> {
-    let (canvas, orientation) = begin(&mut decoder, frames, limits)?;
-    sampled(decoder.apng()?, &moments(frames, most, canvas, limits), orientation)
+    let orientation = begin(&mut decoder, frames, limits)?;
+    sampled(decoder.apng()?, &moments(frames, most), orientation, limits)
 }
 
 pub(super) fn webp(
@@ -61,16 +73,15 @@ pub(super) fn webp(
     frames: usize,
     limits: &Limits,
 ) -> Result<Vec<Frame>, ImageError> {
-    let (canvas, orientation) = begin(&mut decoder, frames, limits)?;
-    sampled(decoder, &moments(frames, limits.max_frames, canvas, limits), orientation)
+    let orientation = begin(&mut decoder, frames, limits)?;
+    sampled(decoder, &moments(frames, limits.max_frames), orientation, limits)
 }
 
-/// Checks what every frame over the whole canvas would cost; answers the canvas's pixels and which way is up.
-fn begin(decoder: &mut impl ImageDecoder, frames: usize, limits: &Limits) -> Result<(u64, Orientation), ImageError> {
+/// Checks what every frame over the whole canvas would cost; answers which way is up.
+fn begin(decoder: &mut impl ImageDecoder, frames: usize, limits: &Limits) -> Result<Orientation, ImageError> {
     prepare(decoder, limits)?;
-    let canvas = area(decoder.dimensions());
-    afford(frames, canvas.saturating_mul(frames as u64), limits)?;
-    Ok((canvas, orientation(decoder)))
+    afford(frames, area(decoder.dimensions()).saturating_mul(frames as u64), limits)?;
+    Ok(orientation(decoder))
 }
 
 fn area((width, height): (u32, u32)) -> u64 {
@@ -81,6 +92,7 @@ fn sampled<'a>(
     decoder: impl AnimationDecoder<'a>,
     moments: &[usize],
     orientation: Orientation,
+    limits: &Limits,
 ) -> Result<Vec<Frame>, ImageError> {
     let mut taken = Vec::new();
     let mut wanted = moments.iter().copied().peekable();
@@ -90,7 +102,9 @@ fn sampled<'a>(
         }
         let frame = frame?;
         if wanted.next_if_eq(&index).is_some() {
-            taken.extend(flatten(DynamicImage::ImageRgba8(frame.into_buffer()), orientation)?);
+            let frame = frame.into_buffer();
+            let frame = reduced(&frame, moments.len(), limits).unwrap_or(frame);
+            taken.extend(flatten(DynamicImage::ImageRgba8(frame), orientation)?);
         }
     }
     // Fewer frames than the container listed: the rest is damaged.
@@ -112,7 +126,8 @@ pub(super) fn gif(bytes: &[u8], limits: &Limits) -> Result<Vec<Frame>, ImageErro
     let mut decoder = options.read_info(Cursor::new(bytes)).map_err(|_| ImageError::Corrupt)?;
     let mut canvas = Canvas::new(survey.canvas);
     let mut taken = Vec::new();
-    let mut wanted = moments(survey.frames, limits.max_frames, area(survey.canvas), limits).into_iter().peekable();
+    let moments = moments(survey.frames, limits.max_frames);
+    let mut wanted = moments.iter().copied().peekable();
     for index in 0..survey.frames {
         if wanted.peek().is_none() {
             break;
@@ -122,7 +137,8 @@ pub(super) fn gif(bytes: &[u8], limits: &Limits) -> Result<Vec<Frame>, ImageErro
         let hidden = (frame.dispose == gif::DisposalMethod::Previous).then(|| canvas.copy(&region));
         canvas.draw(&region, &frame.buffer, usize::from(frame.width));
         if wanted.next_if_eq(&index).is_some() {
-            taken.extend(grounds(&canvas.picture)?);
+            let small = reduced(&canvas.picture, moments.len(), limits);
+            taken.extend(grounds(small.as_ref().unwrap_or(&canvas.picture))?);
         }
         match (frame.dispose, hidden) {
             (gif::DisposalMethod::Background, _) => canvas.clear(&region),
@@ -207,15 +223,11 @@ mod tests {
 
     #[test]
     fn moments_are_even_and_hold_both_ends() {
-        let limits = Limits::default();
-        assert_eq!(moments(1, 8, 100, &limits), [0]);
-        assert_eq!(moments(3, 8, 100, &limits), [0, 1, 2]);
-        assert_eq!(moments(15, 8, 100, &limits), [0, 2, 4, 6, 8, 10, 12, 14]);
-        assert_eq!(moments(100, 8, 5_000_000, &limits), [0, 33, 66, 99]);
-        assert_eq!(moments(100, 8, 10_000_000, &limits), [0, 99]);
-        assert_eq!(moments(100, 8, 20_000_000, &limits), [0, 99]);
-        assert_eq!(moments(100, 8, 30_000_000, &limits), [0]);
-        assert_eq!(moments(5, 0, 1, &limits), [0; 0]);
+        assert_eq!(moments(1, 8), [0]);
+        assert_eq!(moments(3, 8), [0, 1, 2]);
+        assert_eq!(moments(15, 8), [0, 2, 4, 6, 8, 10, 12, 14]);
+        assert_eq!(moments(100, 2), [0, 99]);
+        assert_eq!(moments(5, 0), [0; 0]);
     }
 
     #[test]
@@ -276,11 +288,20 @@ mod tests {
     }
 
     #[test]
-    fn frames_over_both_grounds_are_counted_twice() {
-        let limits = Limits { max_pixels: 80, ..Limits::default() };
-        let specks = [(0, 0, 1, 1, 0, gif::DisposalMethod::Keep); 8];
-        let frames = gif(&gif_of((10, 1), &specks), &limits).expect("it decodes");
-        assert_eq!(frames.iter().map(|frame| frame.width() * frame.height()).sum::<u32>(), 80);
+    fn all_moments_of_a_large_canvas_are_seen_smaller() {
+        use gif::DisposalMethod::Keep;
+        let whole = |colour| (0, 0, 40, 10, colour, Keep);
+        let specks = [whole(0), whole(0), whole(1), whole(0), (0, 0, 1, 1, 2, Keep)];
+        let bytes = gif_of((40, 10), &specks);
+        let seen = |max_pixels| -> Vec<(u32, u32)> {
+            let frames = gif(&bytes, &Limits { max_pixels, ..Limits::default() }).expect("it decodes");
+            let greens: Vec<bool> = frames.iter().map(|frame| frame.rgb().starts_with(&[0, 255, 0])).collect();
+            assert_eq!(greens, [false, false, true, false, false], "the third moment is judged too");
+            frames.iter().map(|frame| (frame.width(), frame.height())).collect()
+        };
+        assert_eq!(seen(4000), [(40, 10); 5]);
+        // Each moment may need both grounds: a tenth of what one picture may have.
+        assert_eq!(seen(1000), [(20, 5); 5]);
     }
 
     #[test]

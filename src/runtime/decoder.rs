@@ -77,8 +77,15 @@ impl Decoder {
         Ok(Self { bindings: HashMap::new(), cache, session, spec, rows, tells_each, broken: None })
     }
 
-    /// One pass over rows `start..start + past.len()`; `tokens` is `[rows, sequence]` flattened.
-    fn pass(&mut self, start: usize, past: &[usize], tokens: &[u32], wanted: Wanted) -> Result<Vec<f32>, RuntimeError> {
+    /// One pass over rows `start..start + past.len()`; `tokens` is `[rows, sequence]` flattened. Answers one logits
+    /// vector `[vocab]` a place.
+    fn pass(
+        &mut self,
+        start: usize,
+        past: &[usize],
+        tokens: &[u32],
+        wanted: Wanted,
+    ) -> Result<Vec<Vec<f32>>, RuntimeError> {
         if let Some(error) = &self.broken {
             return Err(error.clone());
         }
@@ -117,7 +124,7 @@ impl Decoder {
         let logits = outputs.get("logits").ok_or_else(|| RuntimeError::Shape("no logits".into()))?;
         let (shape, values) = logits.try_extract_tensor::<f32>()?;
         if values.len() == told * self.spec.vocab {
-            Ok(values.to_vec())
+            Ok(values.chunks(self.spec.vocab).map(<[f32]>::to_vec).collect())
         } else {
             Err(RuntimeError::Shape(format!("logits {shape:?}")))
         }
@@ -137,7 +144,7 @@ impl Decode for Decoder {
         let mut done = past;
         let mut logits = Vec::new();
         for chunk in tokens.chunks(PREFILL_CHUNK) {
-            logits = self.pass(row, &[done], chunk, Wanted::Last)?;
+            logits = self.pass(row, &[done], chunk, Wanted::Last)?.pop().unwrap_or_default();
             done += chunk.len();
         }
         Ok(logits)
@@ -146,13 +153,11 @@ impl Decode for Decoder {
     fn step(&mut self, steps: &[Step]) -> Result<Vec<Vec<f32>>, RuntimeError> {
         let past: Vec<usize> = steps.iter().map(|step| step.past).collect();
         let tokens: Vec<u32> = steps.iter().map(|step| step.token).collect();
-        let logits = self.pass(0, &past, &tokens, Wanted::Last)?;
-        Ok(logits.chunks(self.spec.vocab).map(<[f32]>::to_vec).collect())
+        self.pass(0, &past, &tokens, Wanted::Last)
     }
 
     fn verify(&mut self, row: usize, past: usize, tokens: &[u32]) -> Result<Vec<Vec<f32>>, RuntimeError> {
-        let logits = self.pass(row, &[past], tokens, Wanted::Each)?;
-        Ok(logits.chunks(self.spec.vocab).map(<[f32]>::to_vec).collect())
+        self.pass(row, &[past], tokens, Wanted::Each)
     }
 
     fn verifies(&self) -> bool {

@@ -28,14 +28,22 @@ pub(super) fn pick(logits: &[f32], sampling: Sampling, step: usize) -> Option<u3
     }
 }
 
+/// The place of the highest number, the first of equals.
 fn argmax(logits: &[f32]) -> Option<u32> {
-    let mut best: Option<(usize, f32)> = None;
-    for (token, &logit) in logits.iter().enumerate() {
-        if !logit.is_nan() && best.is_none_or(|(_, highest)| logit > highest) {
-            best = Some((token, logit));
+    // Side by side, so that the compiler compares many at once: a vocabulary is long, and this is done for every token.
+    let mut lanes = [f32::NEG_INFINITY; 16];
+    for some in logits.chunks(lanes.len()) {
+        for (highest, &logit) in lanes.iter_mut().zip(some) {
+            // False where it is not a number.
+            if logit > *highest {
+                *highest = logit;
+            }
         }
     }
-    best.and_then(|(token, _)| u32::try_from(token).ok())
+    let highest = lanes.into_iter().fold(f32::NEG_INFINITY, f32::max);
+    #[expect(clippy::float_cmp, reason = "the very number that was found above")]
+    let token = logits.iter().position(|&logit| logit == highest)?;
+    u32::try_from(token).ok()
 }
 
 fn nucleus(logits: &[f32], temperature: f32, top_p: f32, draw: f32) -> Option<u32> {
@@ -89,6 +97,10 @@ mod tests {
     fn greedy_takes_the_first_of_equals_and_skips_nan() {
         assert_eq!(pick(&[0.0, f32::NAN, 3.0, 3.0], Sampling::Greedy, 0), Some(2));
         assert_eq!(pick(&[f32::NAN], Sampling::Greedy, 0), None);
+        let mut long: Vec<f32> = (0..100_u8).map(|n| f32::from(n % 50)).collect();
+        assert_eq!(pick(&long, Sampling::Greedy, 0), Some(49));
+        long.push(50.0);
+        assert_eq!(pick(&long, Sampling::Greedy, 0), Some(100));
     }
 
     #[test]

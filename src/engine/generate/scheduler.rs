@@ -1,7 +1,8 @@
 //! Continuous batching as a state machine: sequences join and leave between two steps.
 //!
-//! One call of [`Scheduler::advance`] computes a part of one newcomer's prompt, and then decodes for every live row: a
-//! newcomer, however long its prompt, delays the others by one such part at a time.
+//! One call of [`Scheduler::advance`] computes parts of newcomers' prompts, and then decodes for every live row. There
+//! are as many parts as newcomers wait for each live row, at least one: a newcomer, however long its prompt, delays the
+//! others by one such part at a time, and many that come at once do not each wait for a step of the few before them.
 
 use std::sync::Arc;
 
@@ -96,9 +97,9 @@ pub(super) struct Progress<R> {
     pub(super) gone: Vec<R>,
     /// Tokens generated.
     pub(super) tokens: usize,
-    /// Whether an admitted prompt's prefix was in the cache.
-    pub(super) prefix_hit: bool,
-    /// Tokens of an admitted prompt that were taken over from a sequence of the same submission.
+    /// Admitted prompts whose prefix was in the cache.
+    pub(super) prefix_hits: usize,
+    /// Tokens of admitted prompts that were taken over from a sequence of the same submission.
     pub(super) shared: usize,
     /// Tokens guessed, and how many of them the model would have written.
     pub(super) guessed: usize,
@@ -122,30 +123,38 @@ impl<D: Decode, R: Waiting> Scheduler<D, R> {
         self.slots.len() + usize::from(self.newcomer.is_some())
     }
 
-    /// Admits at most one sequence from `next`, computes a part of its prompt, and decodes for every live row.
+    /// Admits sequences from `next`, computes parts of their prompts, and decodes for every live row. `waiting` says how
+    /// many `next` has to give.
     ///
     /// # Errors
     /// The decoder's error; every sequence is then lost, and [`Scheduler::abandon`] gives their callers back.
     pub(super) fn advance(
         &mut self,
-        next: impl FnOnce() -> Option<(GenerateParams, R)>,
+        waiting: usize,
+        mut next: impl FnMut() -> Option<(GenerateParams, R)>,
     ) -> Result<Progress<R>, RuntimeError> {
         let mut progress = Progress {
             finished: Vec::new(),
             gone: Vec::new(),
             tokens: 0,
-            prefix_hit: false,
+            prefix_hits: 0,
             shared: 0,
             guessed: 0,
             accepted: 0,
         };
-        if self.newcomer.is_none()
-            && !self.slots.is_full()
-            && let Some((params, reply)) = next()
-        {
-            self.admit(params, reply, &mut progress);
+        let newcomers = (waiting + usize::from(self.newcomer.is_some())).min(self.slots.room());
+        for _ in 0..(newcomers / self.slots.len().max(1)).max(1) {
+            if self.newcomer.is_none()
+                && self.slots.room() > 0
+                && let Some((params, reply)) = next()
+            {
+                self.admit(params, reply, &mut progress);
+            }
+            if self.newcomer.is_none() {
+                break;
+            }
+            self.prefill(&mut progress)?;
         }
-        self.prefill(&mut progress)?;
         self.decode(&mut progress)?;
         self.collect(&mut progress);
         Ok(progress)
@@ -161,13 +170,13 @@ impl<D: Decode, R: Waiting> Scheduler<D, R> {
     fn admit(&mut self, params: GenerateParams, reply: R, progress: &mut Progress<R>) {
         let row = self.slots.next_row();
         let known = self.prefixes.find(&params.prefix);
-        progress.prefix_hit = known.is_some();
+        progress.prefix_hits += usize::from(known.is_some());
         let twins = self.slots.iter().enumerate().filter(|(_, other)| other.reply.is_with(&reply));
         let shared = twins.map(|(twin, other)| (other.shares(&params), twin)).max().filter(|&(shared, _)| shared > 0);
         let mut past = 0;
         if let Some((shared, twin)) = shared {
             past = params.prefix.len() + shared;
-            progress.shared = shared;
+            progress.shared += shared;
             self.decoder.copy(twin, row, past);
         } else if let Some(known) = known {
             past = params.prefix.len();
@@ -370,7 +379,7 @@ mod tests {
         let mut done = Vec::new();
         waiting.reverse();
         for _ in 0..400 {
-            let progress = scheduler.advance(|| waiting.pop()).unwrap();
+            let progress = scheduler.advance(waiting.len(), || waiting.pop()).unwrap();
             done.extend(progress.finished.into_iter().map(|(who, text)| (who.0, text.tokens, text.finish)));
         }
         assert!(scheduler.is_idle() && waiting.is_empty());
@@ -427,7 +436,7 @@ mod tests {
         let long = vec![3; 33];
         let mut jobs = vec![(params(&[1], &long, 5), caller("long")), (params(&[], &[2], 40), caller("short"))];
         for _ in 0..10 {
-            scheduler.advance(|| jobs.pop()).unwrap();
+            scheduler.advance(1, || jobs.pop()).unwrap();
         }
         let parts = [1, 8, 8, 8, 7, 2].map(Pass::Prefill);
         // Nobody has to wait for the first, and after the last one both decode.
@@ -439,19 +448,34 @@ mod tests {
     }
 
     #[test]
+    fn many_that_come_at_once_are_taken_in_before_the_few_go_on() {
+        let mut scheduler = scheduler(4, Pace { prefill_tokens: 8, lookup: None });
+        let mut jobs: Vec<Job> = ["a", "b", "c", "d", "e"].map(|name| (params(&[], &[3; 12], 40), caller(name))).into();
+        // The fifth has no row: nobody waits for it. The first alone takes its prompt whole, the others take two parts.
+        scheduler.advance(jobs.len(), || jobs.pop()).unwrap();
+        let parts = [12, 8, 4, 8].map(Pass::Prefill);
+        assert_eq!(scheduler.decoder.passes, [&parts[..], &[Pass::Step(2)]].concat());
+        // Two live, two newcomers, one of them half taken in: a part for each two.
+        scheduler.decoder.passes.clear();
+        scheduler.advance(jobs.len(), || jobs.pop()).unwrap();
+        assert_eq!(scheduler.decoder.passes, [Pass::Prefill(4), Pass::Step(3)]);
+        assert_eq!(jobs.len(), 2);
+    }
+
+    #[test]
     fn a_newcomer_without_company_is_computed_at_once_unless_its_caller_leaves() {
         let gone = Rc::new(Cell::new(false));
         let body = vec![3; MOST_ALONE + 9];
         let mut scheduler = Scheduler::new(Adder::new(1 + PREFIX_ROWS, 512, 97), PACE);
         let mut job = Some((params(&[], &body, 5), Caller("leaves", Rc::clone(&gone))));
-        scheduler.advance(|| job.take()).unwrap();
+        scheduler.advance(1, || job.take()).unwrap();
         gone.set(true);
         assert_eq!(scheduler.live(), 1);
-        let progress = scheduler.advance(|| None).unwrap();
+        let progress = scheduler.advance(0, || None).unwrap();
         assert_eq!((progress.gone.len(), scheduler.live()), (1, 0));
         assert_eq!(scheduler.decoder.passes, [Pass::Prefill(MOST_ALONE)]);
         // Of a failure, it would have been told.
-        scheduler.advance(|| Some((params(&[], &body, 5), caller("half")))).unwrap();
+        scheduler.advance(1, || Some((params(&[], &body, 5), caller("half")))).unwrap();
         assert_eq!((scheduler.abandon().len(), scheduler.live()), (1, 0));
     }
 
@@ -462,7 +486,7 @@ mod tests {
         for _ in 0..3 {
             let mut job = Some((params(&[4, 4, 4], &[1], 1), caller("x")));
             for _ in 0..2 {
-                hits += usize::from(scheduler.advance(|| job.take()).unwrap().prefix_hit);
+                hits += scheduler.advance(1, || job.take()).unwrap().prefix_hits;
             }
             assert!(scheduler.is_idle());
         }
@@ -509,11 +533,11 @@ mod tests {
             (params(&[], &[2, 3], 12), caller("stays")),
             (params(&[], &[1, 1], 50), Caller("leaves", Rc::clone(&gone))),
         ];
-        scheduler.advance(|| jobs.pop()).unwrap();
-        scheduler.advance(|| jobs.pop()).unwrap();
+        scheduler.advance(1, || jobs.pop()).unwrap();
+        scheduler.advance(1, || jobs.pop()).unwrap();
         assert_eq!(scheduler.live(), 2);
         gone.set(true);
-        let progress = scheduler.advance(|| None).unwrap();
+        let progress = scheduler.advance(0, || None).unwrap();
         assert_eq!(progress.gone.len(), 1);
         let rest = run(&mut scheduler, Vec::new());
         assert_eq!(rest, run_alone(vec![(params(&[], &[2, 3], 12), caller("stays"))], PACE));
@@ -540,7 +564,7 @@ mod tests {
                 let mut scheduler = Scheduler::new(decoder, Pace { prefill_tokens: 8, lookup });
                 let (mut waiting, mut done, mut guessed, mut accepted) = (jobs(), Vec::new(), 0, 0);
                 while !(waiting.is_empty() && scheduler.is_idle()) {
-                    let progress = scheduler.advance(|| waiting.pop()).unwrap();
+                    let progress = scheduler.advance(waiting.len(), || waiting.pop()).unwrap();
                     done.extend(progress.finished.into_iter().map(|(who, text)| (who.0, text.tokens, text.finish)));
                     guessed += progress.guessed;
                     accepted += progress.accepted;

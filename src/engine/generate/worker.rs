@@ -86,7 +86,8 @@ impl<D: Decode> Worker<D> {
         let start = Instant::now();
         let (inbox, metrics) = (&self.inbox, &self.metrics);
         // The scheduler is dropped and rebuilt after a panic, so no half-changed state is seen again.
-        let result = catch_unwind(AssertUnwindSafe(|| scheduler.advance(|| next_job(inbox, metrics))));
+        let waiting = inbox.hold().queue().len();
+        let result = catch_unwind(AssertUnwindSafe(|| scheduler.advance(waiting, || next_job(inbox, metrics))));
         match result {
             Ok(Ok(progress)) => {
                 let rows = scheduler.live() + progress.finished.len() + progress.gone.len();
@@ -103,7 +104,7 @@ impl<D: Decode> Worker<D> {
 
     fn answer(&self, progress: Progress<Reply>) {
         self.metrics.generated_tokens.inc_by(progress.tokens as u64);
-        self.metrics.prefix_hits.inc_by(u64::from(progress.prefix_hit));
+        self.metrics.prefix_hits.inc_by(progress.prefix_hits as u64);
         self.metrics.shared_tokens.inc_by(progress.shared as u64);
         self.metrics.guessed_tokens.inc_by(progress.guessed as u64);
         self.metrics.accepted_tokens.inc_by(progress.accepted as u64);
