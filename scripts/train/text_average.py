@@ -33,7 +33,8 @@ def mean(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> dict[st
             value = np.concatenate(both, axis=1) / 2
         else:
             value = sum(both) / len(both)
-        out[name] = value.astype(np.float32)
+        # As a training writes them: the factors are packed later, what is added to biases is kept as it is.
+        out[name] = value.astype(np.float16 if name.endswith(".delta") else np.float32)
     return out
 
 

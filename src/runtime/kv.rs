@@ -1,11 +1,13 @@
-//! The KV cache of a generator: plain memory of ours, shown to ONNX Runtime row by row.
+//! Memory: the KV cache of a generator, and how the heap gives back what models no longer need.
+//!
+//! The cache is plain memory of ours, shown to ONNX Runtime row by row.
 //!
 //! The graph reads its past from and writes its present to the same buffer, so nothing is copied a step. The safe
 //! binding would copy a borrowed tensor, hence the raw calls; this is the only file that may hold `unsafe`.
 //!
 //! The buffers lie where the graph's attention computes: in the host's memory, or for a graph in half precision on a
 //! GPU in that GPU's. [`KvCache::new`] is the one place that decides.
-#![expect(unsafe_code, reason = "tensors over borrowed memory need the C interface; see the safety comments")]
+#![expect(unsafe_code, reason = "tensors over borrowed memory and the heap's settings need C; see the safety comments")]
 
 use std::ptr::{self, NonNull};
 
@@ -19,6 +21,20 @@ use ort::{
 
 use super::RuntimeError;
 use crate::domain::Device;
+
+/// Bytes from which the heap maps each piece of memory by itself, and unmaps it when it is freed.
+#[cfg(target_env = "gnu")]
+const MAPPED_FROM: i32 = 1 << 20;
+
+/// Has glibc give large pieces of memory back to the system as soon as they are freed.
+///
+/// By itself it raises that size to 32 MB as such pieces are freed. What opening a graph needs for a while then stays in
+/// the heap between weights that stay for good, a third of the resident set.
+pub(super) fn give_back_large_pieces() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it sets a number inside the C library, under a lock of its own.
+    let _: i32 = unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_FROM) };
+}
 
 /// Dimensions of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use ort::{
     value::Tensor,
 };
 
-use super::RuntimeError;
+use super::{RuntimeError, kv};
 use crate::domain::Device;
 
 /// The library allows one environment a process, so it is kept for the process's life.
@@ -36,6 +36,7 @@ impl Runtime {
     /// [`RuntimeError::Library`] when the file is missing, no ONNX Runtime, or too old.
     pub fn load(path: &Path, threads: usize) -> Result<Self, RuntimeError> {
         let environment = RUNTIME.get_or_init(|| {
+            kv::give_back_large_pieces();
             // The binding panics over a library that is no ONNX Runtime or lacks the interface's version.
             catch_unwind(|| start(path, threads)).unwrap_or_else(|_| {
                 Err(RuntimeError::Library(format!("{} is no ONNX Runtime of a fitting version", path.display())))
