@@ -24,7 +24,7 @@ from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 from demo_support import photograph
-from forge import encoder
+from forge import built_graph, encoder
 from forge.components import Catalogue, Component, install
 from forge.fetch import Sources
 from forge.manifest import MANIFEST, read_json, write_json
@@ -327,7 +327,7 @@ def marked(jpeg: bytes, number: int) -> bytes:
 
 
 def _write_genai(bundle: Path, manifest: dict[str, Any], folder: Path) -> None:
-    model = onnx.load(bundle / "model.onnx")
+    model = built_graph.load(bundle / "model.onnx")
     heads = for_genai(model)
     onnx.save(model, folder / "model.onnx")
     write_json(folder / "genai_config.json", genai_config(manifest, heads))

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "tests")]
 
 import tiny_checkpoint  # noqa: E402
-from forge import decoder, low_rank  # noqa: E402
+from forge import decoder, graph_file, low_rank  # noqa: E402
 from forge.fetch import Sources  # noqa: E402
 from forge.places import Places  # noqa: E402
 from forge.reference import Reference  # noqa: E402
@@ -262,7 +262,7 @@ def test_the_same_checkpoint_gives_the_same_bytes(tiny, tmp_path: Path) -> None:
     assert graphs[0] == graphs[1]
 
 
-def test_weights_beyond_the_protobuf_limit_go_to_a_second_file(
+def test_large_weights_go_to_a_second_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = replace(tiny_checkpoint.Tiny(), width=256, heads=16, hidden=512)
@@ -272,7 +272,7 @@ def test_weights_beyond_the_protobuf_limit_go_to_a_second_file(
     assert not (tmp_path / "model.onnx.data").exists()
     whole = Session(tmp_path / "model.onnx", WINDOW)
     (tmp_path / "split").mkdir()
-    monkeypatch.setattr(decoder, "INLINE_LIMIT", 1000)
+    monkeypatch.setattr(graph_file, "INLINE_LIMIT", 1000)
     decoder.write_graph(checkpoint, WINDOW, EXACT, tmp_path / "split" / "model.onnx")
     assert (tmp_path / "split" / "model.onnx.data").stat().st_size > 200_000
     split = Session(tmp_path / "split" / "model.onnx", WINDOW)

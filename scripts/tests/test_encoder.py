@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "train")]
 
-from forge import encoder, low_rank  # noqa: E402
+from forge import built_graph, encoder, low_rank  # noqa: E402
 from forge.fetch import Sources  # noqa: E402
 from forge.places import Places  # noqa: E402
 import text_calibrate  # noqa: E402
@@ -425,7 +425,7 @@ def test_int8_graph_keeps_the_tuned_embeddings(published, varied):
 def test_the_build_is_of_the_committed_delta(built, published):
     merged = encoder.merge(published, load_file(MODEL / "text.safetensors"))
     made = encoder.graph(merged, MINILM).SerializeToString(deterministic=True)
-    found = onnx.load(built / "model.onnx")
+    found = built_graph.load(built / "model.onnx")
     expected = {t.name: t.raw_data for t in onnx.load_from_string(made).graph.initializer}
     assert {t.name for t in found.graph.initializer} == expected.keys()
     for tensor in found.graph.initializer:
@@ -438,7 +438,7 @@ def golden_scores(built) -> tuple[list[dict], np.ndarray, np.ndarray]:
     golden = json.loads(GOLDEN.read_text(encoding="utf-8"))["texts"]
     part = json.loads((built / "manifest.json").read_text(encoding="utf-8"))["text_classifier"]
     tokenizer = Tokenizer.from_file(str(built / "tokenizer.json"))
-    model = text_calibrate.Classifier(onnx.load(built / "model.onnx"), part, tokenizer, 2)
+    model = text_calibrate.Classifier(built_graph.load(built / "model.onnx"), part, tokenizer, 2)
     harm, special = model.scores([item["text"] for item in golden])
     return golden, text_calibrate.probabilities(harm, part["calibration"]), 1 - text_calibrate.softmax(special)[:, 0]
 

@@ -283,7 +283,8 @@ def test_the_mean_of_two_deltas_changes_weights_by_the_mean_of_both():
     mean = text_average.mean(one, other)
     change = [d["w.lora_b"] @ d["w.lora_a"] for d in (one, other, mean)]
     np.testing.assert_allclose(change[2], (change[0] + change[1]) / 2, rtol=1e-5)
-    np.testing.assert_allclose(mean["b.delta"], (one["b.delta"] + other["b.delta"]) / 2)
+    assert mean["b.delta"].dtype == np.float16
+    np.testing.assert_allclose(mean["b.delta"], (one["b.delta"] + other["b.delta"]) / 2, rtol=1e-3)
     # A head that one of them lacks is kept whole; ranges are measured anew.
     assert mean["sentiment.bias"] == 1 and "activation.0.gelu.range" not in mean
 

@@ -13,11 +13,11 @@ import json
 from pathlib import Path
 
 import numpy as np
-import onnx
 from tokenizers import Tokenizer
 
 import text_data
 from text_calibrate import Classifier, probabilities
+from forge import built_graph
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
     manifest = json.loads((args.model / "manifest.json").read_text(encoding="utf-8"))["text_classifier"]
     tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))
     tokenizer.encode_special_tokens = True
-    model = Classifier(onnx.load(args.model / "model.onnx"), manifest, tokenizer, args.threads)
+    model = Classifier(built_graph.load(args.model / "model.onnx"), manifest, tokenizer, args.threads)
     # Ours that were read for all five categories need no teacher.
     asked = [
         i for i, row in enumerate(rows)
