@@ -31,8 +31,8 @@ MULTILINGUAL = ("multilingual-e5-small",)
 class Graph:
     """An encoder's graph with its tokenizer, run over texts in batches of like length."""
 
-    def __init__(self, model: bytes, tokenizer: Tokenizer, ids: Mapping[str, int], window: int) -> None:
-        """`ids` holds `cls_id`, `sep_id` and `pad_id`; `window` is the most tokens, both ends counted."""
+    def __init__(self, model: bytes | str, tokenizer: Tokenizer, ids: Mapping[str, int], window: int) -> None:
+        """`model` is a graph or the path of one; `ids` holds `cls_id`, `sep_id` and `pad_id`; `window` is the most tokens, both ends counted."""
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         self.session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -117,7 +117,7 @@ def _light(folder: Path, manifest: dict) -> Graph:
     part = manifest["text_classifier"]
     try:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        graph = Graph((folder / "model.onnx").read_bytes(), tokenizer, part, part["window"])
+        graph = Graph(str(folder / "model.onnx"), tokenizer, part, part["window"])
     # The tokenizer and the runtime raise what is not of any narrower kind.
     except Exception as error:
         raise MeasureError(

@@ -37,7 +37,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from forge import tfjs  # noqa: E402
+from forge import built_graph, tfjs  # noqa: E402
 from image_calibration import pictures, resize  # noqa: E402
 
 WORDS = ("stock photo", "sample", "preview", "(c) 2019", "shutter", "images.example", "PHOTO", "channel 5", "LIVE")
@@ -118,7 +118,7 @@ class Network:
             model, _ = tfjs.convert({file.name: file for file in sorted(path.iterdir()) if file.is_file()})
             data = model.SerializeToString()
         else:
-            data = path.read_bytes()
+            data = built_graph.load(path).SerializeToString(deterministic=True)
         self.digest = hashlib.sha256(data).hexdigest()
         settings = ort.SessionOptions()
         settings.intra_op_num_threads = threads
