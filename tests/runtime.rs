@@ -72,7 +72,7 @@ fn labelled(folder: &Path, fixture: &str, map: &[(&str, Category)]) -> Bundle {
 
 fn written(export: &Export, target: &Path, part: Part) -> Bundle {
     let origin = Origin { name: "fixture".into(), source: "a fixture".into(), licence: "MIT".into() };
-    export.write(target, origin, part).unwrap();
+    export.write(target, origin, part, &dichroic::registry::progress::Unwatched).unwrap();
     Bundle::open(target).unwrap()
 }
 

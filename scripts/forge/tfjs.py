@@ -8,7 +8,9 @@ pooled vector that the first dense layer takes. A recipe may name `heads`, a
 safetensors file of scripts/train/image_heads.py with `<category>.weight`
 [width] and `<category>.bias` [1]: the graph then has a third output,
 `scores_extra` [batch, heads], sigmoid(features · weight + bias), whose order
-the manifest states. The files are parsed as data; no JavaScript is run.
+the manifest states. It may name a `glance`, which is for the server: the share
+of its size at which a picture is first looked at for text. The files are
+parsed as data; no JavaScript is run.
 
 Kernels keep the 8 bits they are published in. Each is stored as uint8 with a
 scale and an offset per output channel, into which the batch norm behind it is
@@ -799,5 +801,7 @@ def build(source: dict[str, Path], recipe: dict[str, Any], model_dir: Path, out:
     if "heads" in recipe:
         heads = read_heads(model_dir / recipe["heads"])
         model, part["heads"] = add_heads(model, heads), heads.categories
+    if "glance" in recipe:
+        part["glance"] = recipe["glance"]
     graph_file.write(model, out / "model.onnx")
     return {"kind": "image_classifier", "image_classifier": {"size": size, "classes": CLASSES, **part}}

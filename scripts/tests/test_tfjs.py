@@ -345,7 +345,7 @@ def test_build_writes_the_model_and_its_part_of_the_manifest(
     out = tmp_path / "out"
     out.mkdir()
     part = tfjs.build({}, {"calibration": "image.json"}, tmp_path, out)
-    assert "heads" not in part["image_classifier"]
+    assert not {"heads", "glance"} & set(part["image_classifier"])
     assert part["image_classifier"]["size"] == 5
     assert part["image_classifier"]["sexual"] == calibration["sexual"]
     assert (out / "model.onnx").stat().st_size > 0
@@ -355,6 +355,8 @@ def test_build_writes_the_model_and_its_part_of_the_manifest(
     )
     with_heads = tfjs.build({}, {"calibration": "image.json", "heads": "heads.safetensors"}, tmp_path, out)
     assert with_heads["image_classifier"]["heads"] == ["violence"]
+    with_glance = tfjs.build({}, {"calibration": "image.json", "glance": 0.5}, tmp_path, out)
+    assert with_glance["image_classifier"]["glance"] == 0.5
     (tmp_path / "image.json").write_text('{"sexual": {"weights": {"Nude": 1}, "scale": 1, "bias": 0}}', encoding="utf-8")
     with pytest.raises(ValueError, match="restore it from git"):
         tfjs.build({}, {"calibration": "image.json"}, tmp_path, out)

@@ -185,17 +185,19 @@ pub(super) fn run(args: &BenchArgs, config: &Config) -> anyhow::Result<ExitCode>
 
 fn target(args: &BenchArgs, config: &Config) -> anyhow::Result<Target> {
     ensure!(args.url.scheme_str() == Some("http"), "--url must begin with http://; TLS is not spoken here");
-    let host = args.url.host().context("--url names no host")?;
+    let host = args.url.host().context("--url names no host; write http://HOST:PORT")?;
     let key = match &args.key_file {
-        Some(path) => SecretString::from(read(path)?.trim().to_owned()),
+        Some(path) => SecretString::from(read(path, "--key-file")?.trim().to_owned()),
         None => config.api_key.clone().context("no key is given; set DICHROIC_API_KEY or --key-file")?,
     };
     let address = format!("{host}:{}", args.url.port_u16().unwrap_or(80));
     Ok(Target { address, path: args.operation.path(), bodies: Bodies::of(args)?, key })
 }
 
-fn read(path: &Path) -> anyhow::Result<String> {
-    fs::read_to_string(path).with_context(|| format!("cannot read {} as text", path.display()))
+/// The text in the file that `option` names.
+fn read(path: &Path, option: &str) -> anyhow::Result<String> {
+    let wrong = || format!("cannot read {} as text; check {option}, and who may read the file", path.display());
+    fs::read_to_string(path).with_context(wrong)
 }
 
 /// One request before the load: what is wrong with the address, the key or the model is told at once.

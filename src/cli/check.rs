@@ -14,6 +14,7 @@ use time::OffsetDateTime;
 
 use super::{
     compose::{Composer, placed},
+    progress::Bar,
     serve::workers,
 };
 use crate::{
@@ -21,7 +22,7 @@ use crate::{
     config::{Config, ConfigError, ServeFlags},
     domain::Device,
     http::Tls,
-    registry::{Registry, Release},
+    registry::{Hashing, Registry, Release},
     runtime::Runtime,
     telemetry::Metrics,
 };
@@ -108,7 +109,7 @@ pub(super) fn bundle(dir: &Path, key: Option<&Path>) -> anyhow::Result<ExitCode>
         if let Some(key) = key {
             report.add("signature", release.verify_signature(key), |comment| format!("of this key: {comment}"));
         }
-        report.add("files", release.verify_files(), |()| {
+        report.add("files", release.verify_files(&Bar::new("comparing files")), |()| {
             let unjudged = "; who signed was not asked: name a key with --public-key";
             format!("each as listed, none beside{}", if key.is_none() { unjudged } else { "" })
         });
@@ -167,7 +168,10 @@ fn examine(config: &Config, report: &mut Report) {
     });
     let device = runtime.as_ref().map_or(Device::Cpu, |(runtime, _)| runtime.device());
     let start = Instant::now();
-    let registry = Registry::open_for(device, &config.models_dir, &config.models, config.threads);
+    let bar = Bar::new("comparing files");
+    let hashing = Hashing { threads: config.threads, progress: &bar };
+    let registry = Registry::open_for(device, &config.models_dir, &config.models, hashing);
+    drop(bar);
     let registry = report.add("checksums", registry, |registry| {
         format!("{} models verified in {:.1} s", registry.iter().count(), start.elapsed().as_secs_f32())
     });

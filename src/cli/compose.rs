@@ -17,7 +17,7 @@ use crate::{
     config::{Config, DeviceChoice, Speculation},
     domain::{Device, ModelId},
     engine::{BatchOptions, Batcher, Factory, Generator, GeneratorOptions, Lookup, batch::BatchPolicy, generate},
-    registry::{Bundle, ComponentName, Registry, manifest::CacheForm},
+    registry::{Bundle, ComponentName, INSTALL, Registry, manifest::CacheForm},
     runtime::{
         Decode, Decoder, Forward, GrowingDecoder, ImageClassifier, LineOrientation, LineRecogniser, PromptTokenizer,
         Runtime, RuntimeError, TextClassifier, TextDetector, WindowTokenizer,
@@ -110,7 +110,7 @@ impl<'a> Composer<'a> {
     pub(super) fn services(self, registry: &Registry) -> anyhow::Result<Services> {
         if registry.is_empty() {
             bail!(
-                "no model is installed in {} for {}; run `make build` first",
+                "no model is installed in {} for {}; {INSTALL}",
                 self.config.models_dir.display(),
                 self.config.models.iter().map(|id| id.as_str()).collect::<Vec<_>>().join(", ")
             );
@@ -247,7 +247,8 @@ impl<'a> Composer<'a> {
         };
         let name = format!("{id}-image");
         let batcher = Batcher::start(&name, options, &factory, &self.metrics.model(id.as_str(), "image"))?;
-        Ok(ImageGuardian::new(spec.size, batcher, bundle.digest().to_owned(), Arc::clone(&self.metrics)))
+        let digest = bundle.digest().to_owned();
+        Ok(ImageGuardian::new(spec.size, batcher, digest, Arc::clone(&self.metrics)).with_glance(spec.glance))
     }
 
     /// The text reader of an identifier.

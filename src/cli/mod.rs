@@ -10,6 +10,7 @@ mod compose;
 pub mod keys;
 mod manual;
 pub mod models;
+mod progress;
 mod read;
 mod serve;
 mod table;

@@ -14,11 +14,14 @@ use anyhow::bail;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::table::{aligned, printable};
+use super::{
+    progress::Bar,
+    table::{aligned, printable},
+};
 use crate::{
     config::Config,
     domain::ModelId,
-    registry::{BundleError, ComponentName, Unverified, installed},
+    registry::{BundleError, ComponentName, INSTALL, Unverified, installed},
 };
 
 /// Arguments of `dichroic models`.
@@ -114,7 +117,7 @@ fn list(models: &Path, json: bool) -> anyhow::Result<ExitCode> {
         writeln!(remarks, "dichroic: {fault}")?;
     }
     if rows.is_empty() && faults.is_empty() && !json {
-        writeln!(remarks, "No model in {}; `make build` builds them.", models.display())?;
+        writeln!(remarks, "No model in {}; check --models-dir, or {INSTALL}.", models.display())?;
     }
     Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -145,7 +148,7 @@ fn verify(models: &Path, ids: &[ModelId]) -> anyhow::Result<ExitCode> {
     let named = !ids.is_empty();
     let ids = if named { ids } else { &ModelId::ALL[..] };
     let found = found(models, ids);
-    let remedy = format!("in {}; run `make build`, or check --models-dir", models.display());
+    let remedy = format!("in {}; check --models-dir, or {INSTALL}", models.display());
     // Whoever names an identifier wants it there.
     if let Some(absent) = ids.iter().find(|id| named && !found.iter().any(|(found, _, _)| found == *id)) {
         bail!("no model of {absent} is installed {remedy}");
@@ -157,10 +160,13 @@ fn verify(models: &Path, ids: &[ModelId]) -> anyhow::Result<ExitCode> {
     let mut intact = true;
     for (id, component, found) in found {
         let (detail, faults) = match found {
-            Ok(model) => (
-                format!("{} files, {}", model.manifest().files.len(), megabytes(model.manifest().bytes())),
-                model.faults().collect(),
-            ),
+            Ok(model) => {
+                let bar = Bar::new(format!("{id} {component}"));
+                (
+                    format!("{} files, {}", model.manifest().files.len(), megabytes(model.manifest().bytes())),
+                    model.faults(&bar).collect(),
+                )
+            }
             Err(fault) => (String::new(), vec![fault]),
         };
         intact &= faults.is_empty();

@@ -11,7 +11,7 @@ use crate::{
     config::{Config, LogFormat},
     http::{self, App, BodyLimits, ServeOptions, Tls},
     lifecycle::Lifecycle,
-    registry::Registry,
+    registry::{Hashing, Registry},
     runtime::Runtime,
     telemetry::{Metrics, Traces, subscriber},
 };
@@ -39,7 +39,8 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
     }
     let device = runtime.device();
     tracing::info!(%device, "device chosen");
-    let registry = Registry::open_for(device, &config.models_dir, &config.models, config.threads)?;
+    let hashing = Hashing::unwatched(config.threads);
+    let registry = Registry::open_for(device, &config.models_dir, &config.models, hashing)?;
     workers(config.threads.get()).build_global().context("cannot start the pool")?;
     let services = Arc::new(Composer::new(config, runtime, Arc::clone(&metrics)).services(&registry)?);
 

@@ -43,7 +43,7 @@ pub enum TlsError {
     Unusable {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it. Nothing of a key's file is quoted.
+        /// What is wrong with it, and what to do. Nothing of a key's file is quoted.
         reason: String,
     },
     /// Each file is sound, yet they are not a pair.
@@ -262,18 +262,25 @@ impl Files {
         let validity = validity(&self.certificate, &chain)?;
         let provider = Arc::new(ring::default_provider());
         let key = PrivateKeyDer::from_pem_slice(contents.key.expose_secret()).map_err(|_| {
-            unusable(&self.key, "it holds no private key in PEM form (an encrypted one cannot be used)")
+            unusable(
+                &self.key,
+                "it holds no private key in PEM form (an encrypted one cannot be used); write one with `openssl pkey \
+                 -in KEY -out NEW`",
+            )
         })?;
-        let key = provider
-            .key_provider
-            .load_private_key(key)
-            .map_err(|_| unusable(&self.key, "its key is of no known kind (RSA, ECDSA P-256 or P-384, Ed25519)"))?;
+        let key = provider.key_provider.load_private_key(key).map_err(|_| {
+            unusable(
+                &self.key,
+                "its key is of no known kind; have a certificate issued for one of RSA, ECDSA P-256 or P-384, or \
+                 Ed25519",
+            )
+        })?;
         let pair = CertifiedKey::new(chain, key);
         pair.keys_match().map_err(|error| match error {
             rustls::Error::InconsistentKeys(_) => {
                 TlsError::Mismatch { certificate: self.certificate.clone(), key: self.key.clone() }
             }
-            error => unusable(&self.certificate, error),
+            error => damaged(&self.certificate, error),
         })?;
 
         let builder =
@@ -283,11 +290,11 @@ impl Files {
             Some((path, pem)) => {
                 let mut authorities = RootCertStore::empty();
                 for certificate in certificates(path, pem)? {
-                    authorities.add(certificate).map_err(|error| unusable(path, error))?;
+                    authorities.add(certificate).map_err(|error| damaged(path, error))?;
                 }
                 let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), provider)
                     .build()
-                    .map_err(|error| unusable(path, error))?;
+                    .map_err(|error| damaged(path, error))?;
                 builder.with_client_cert_verifier(verifier)
             }
         };
@@ -306,19 +313,28 @@ fn unusable(path: &Path, reason: impl fmt::Display) -> TlsError {
     TlsError::Unusable { path: path.to_owned(), reason: reason.to_string() }
 }
 
+/// What only whoever made the certificate can mend.
+fn damaged(path: &Path, reason: impl fmt::Display) -> TlsError {
+    unusable(path, format_args!("{reason}; get it again from whoever issued it"))
+}
+
 /// Every certificate of a file, at least one.
 fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     // What the parser says quotes lines of the file, which may be a key's, mistaken for this one.
-    let found = found.map_err(|_| unusable(path, "it is damaged"))?;
-    if found.is_empty() { Err(unusable(path, "it holds no certificate in PEM form")) } else { Ok(found) }
+    let found = found.map_err(|_| damaged(path, "it is damaged"))?;
+    if found.is_empty() {
+        let reason = "it holds no certificate in PEM form; write it with `openssl x509 -in CERTIFICATE -out NEW`";
+        return Err(unusable(path, reason));
+    }
+    Ok(found)
 }
 
 fn validity(path: &Path, chain: &[CertificateDer<'_>]) -> Result<Validity, TlsError> {
     let mut all = Validity { from: PrimitiveDateTime::MIN.assume_utc(), until: PrimitiveDateTime::MAX.assume_utc() };
     for der in chain {
         let (_, certificate) = parse_x509_certificate(der)
-            .map_err(|error| unusable(path, format!("a certificate is damaged ({error})")))?;
+            .map_err(|error| damaged(path, format_args!("a certificate is damaged ({error})")))?;
         let own = certificate.validity();
         all.from = all.from.max(own.not_before.to_datetime());
         all.until = all.until.min(own.not_after.to_datetime());

@@ -7,8 +7,7 @@ use std::{
     cmp::Reverse,
     collections::BTreeSet,
     fs::{File, Metadata},
-    io::{self, Read},
-    num::NonZeroUsize,
+    io::{self, Read, Write},
     os::unix::fs::MetadataExt as _,
     path::{Component, Path, PathBuf},
     sync::{
@@ -20,11 +19,18 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::manifest::{self, Kind, Manifest, ManifestFile};
+use super::{
+    manifest::{self, Kind, Manifest, ManifestFile},
+    progress::{Hashing, Progress, Unwatched},
+};
 use crate::domain::{Category, Expressibility};
 
 /// File name of the manifest.
 pub(super) const MANIFEST: &str = "manifest.json";
+
+/// What brings a model to its place, wherever models come from here. The first would also replace a model of one's own.
+pub const INSTALL: &str =
+    "run `make build`, unpack the bundle, or, for a model of your own, run `dichroic models add --replace`";
 
 /// A verified model on disk.
 #[derive(Debug)]
@@ -38,7 +44,7 @@ pub struct Bundle {
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
     /// The manifest or a file could not be read.
-    #[error("cannot read {}: {source}; run `make build` again", path.display())]
+    #[error("cannot read {}: {source}; to install the model again, {INSTALL}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -46,7 +52,7 @@ pub enum BundleError {
         source: io::Error,
     },
     /// The manifest is not of the form this server knows.
-    #[error("{} is not a manifest this server understands ({reason}); run `make build` again", path.display())]
+    #[error("{} is not a manifest this server understands ({reason}); to install the model again, {INSTALL}", path.display())]
     Malformed {
         /// The manifest.
         path: PathBuf,
@@ -54,7 +60,7 @@ pub enum BundleError {
         reason: String,
     },
     /// A file is not the one the manifest names.
-    #[error("{} does not match its manifest (expected {expected}, found {found}); remove its folder and run `make build` again", path.display())]
+    #[error("{} does not match its manifest (expected {expected}, found {found}); remove its folder, then {INSTALL}", path.display())]
     Mismatch {
         /// The file.
         path: PathBuf,
@@ -98,16 +104,17 @@ impl Unverified {
     }
 
     /// Compares every listed file with its size and SHA-256: all that is wrong, file by file.
-    pub fn faults(&self) -> impl Iterator<Item = BundleError> {
-        self.manifest.files.iter().filter_map(|file| verify(&self.dir, file).err())
+    pub fn faults(&self, progress: &dyn Progress) -> impl Iterator<Item = BundleError> {
+        progress.begin(self.manifest.bytes());
+        self.manifest.files.iter().filter_map(move |file| verify(&self.dir, file, progress).err())
     }
 
     /// The bundle, if every file matches.
     ///
     /// # Errors
     /// The first of [`Self::faults`].
-    pub fn verified(self) -> Result<Bundle, BundleError> {
-        if let Some(fault) = self.faults().next() {
+    pub fn verified(self, progress: &dyn Progress) -> Result<Bundle, BundleError> {
+        if let Some(fault) = self.faults(progress).next() {
             return Err(fault);
         }
         Ok(self.trusted())
@@ -119,13 +126,13 @@ impl Unverified {
     }
 }
 
-/// The bundles of many folders in their order, if every file matches. `threads` hash side by side, and what several
-/// bundles have by hard links is hashed once.
+/// The bundles of many folders in their order, if every file matches. What several bundles have by hard links is hashed
+/// once.
 ///
 /// # Errors
 /// The first file, in the order of the folders and their manifests, that is missing or of another size; if there is
 /// none, the first of another hash.
-pub(super) fn verified(found: Vec<Unverified>, threads: NonZeroUsize) -> Result<Vec<Bundle>, BundleError> {
+pub(super) fn verified(found: Vec<Unverified>, hashing: Hashing<'_>) -> Result<Vec<Bundle>, BundleError> {
     let mut seen = BTreeSet::new();
     let mut files = Vec::new();
     for Unverified { dir, manifest, .. } in &found {
@@ -138,12 +145,14 @@ pub(super) fn verified(found: Vec<Unverified>, threads: NonZeroUsize) -> Result<
             }
         }
     }
-    check_hashes(files, threads)?;
+    hashing.progress.begin(files.iter().map(|(_, expected)| expected.bytes).sum());
+    check_hashes(files, hashing)?;
     Ok(found.into_iter().map(Unverified::trusted).collect())
 }
 
 /// As [`check_hash`] of each, on several threads.
-fn check_hashes(files: Vec<(PathBuf, &ManifestFile)>, threads: NonZeroUsize) -> Result<(), BundleError> {
+fn check_hashes(files: Vec<(PathBuf, &ManifestFile)>, hashing: Hashing<'_>) -> Result<(), BundleError> {
+    let Hashing { threads, progress } = hashing;
     let mut files: Vec<_> = files.into_iter().enumerate().collect();
     // One thread works on the largest from the beginning to the end, while others do the rest.
     files.sort_by_key(|(_, (_, expected))| Reverse(expected.bytes));
@@ -151,7 +160,7 @@ fn check_hashes(files: Vec<(PathBuf, &ManifestFile)>, threads: NonZeroUsize) -> 
     let (tell, told) = mpsc::channel();
     let work = || {
         while let Some((place, (path, expected))) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(fault) = check_hash(path, expected) {
+            if let Err(fault) = check_hash(path, expected, progress) {
                 let _ = tell.send((*place, fault));
             }
         }
@@ -173,7 +182,7 @@ impl Bundle {
     /// # Errors
     /// [`BundleError`] for anything missing, malformed or different.
     pub fn open(dir: &Path) -> Result<Self, BundleError> {
-        Unverified::read(dir)?.verified()
+        Unverified::read(dir)?.verified(&Unwatched)
     }
 
     /// What the bundle is and how to drive it.
@@ -252,6 +261,9 @@ fn check_content(manifest: &Manifest) -> Result<(), String> {
             if spec.size == 0 || spec.sexual.scale <= 0.0 {
                 return Err("input size or sexual scale is not positive".into());
             }
+            if spec.glance.is_some_and(|share| !(0.1..1.0).contains(&share)) {
+                return Err("the first look for text is not at 0.1 to 1 of a page's size".into());
+            }
             if let Some(name) = spec.sexual.weights.keys().find(|name| !spec.classes.contains(name)) {
                 return Err(format!("sexual weight for an unknown class {name:?}"));
             }
@@ -291,11 +303,11 @@ fn check_reader(spec: &manifest::TextReaderSpec) -> Result<(), String> {
     Ok(())
 }
 
-fn verify(dir: &Path, expected: &ManifestFile) -> Result<(), BundleError> {
+fn verify(dir: &Path, expected: &ManifestFile, progress: &dyn Progress) -> Result<(), BundleError> {
     let path = dir.join(&expected.path);
     // A file of another size need not be hashed.
     check_size(&path, expected)?;
-    check_hash(&path, expected)
+    check_hash(&path, expected, progress)
 }
 
 fn check_size(path: &Path, expected: &ManifestFile) -> Result<Metadata, BundleError> {
@@ -310,8 +322,8 @@ fn check_size(path: &Path, expected: &ManifestFile) -> Result<Metadata, BundleEr
     })
 }
 
-fn check_hash(path: &Path, expected: &ManifestFile) -> Result<(), BundleError> {
-    let found = sha256(path).map_err(unreadable(path))?;
+fn check_hash(path: &Path, expected: &ManifestFile, progress: &dyn Progress) -> Result<(), BundleError> {
+    let found = sha256(path, progress).map_err(unreadable(path))?;
     if found == expected.sha256 {
         return Ok(());
     }
@@ -322,16 +334,31 @@ fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> BundleError {
     move |source| BundleError::Unreadable { path: path.to_owned(), source }
 }
 
-/// Hex SHA-256 of a file, read in pieces.
-pub(super) fn sha256(path: &Path) -> io::Result<String> {
-    let mut file = File::open(path)?;
+/// Hex SHA-256 of a file.
+pub(super) fn sha256(path: &Path, progress: &dyn Progress) -> io::Result<String> {
+    hashed(&mut File::open(path)?, &mut io::sink(), progress)
+}
+
+/// Copies a file and its mode; answers its size and the hex SHA-256 of what was read.
+pub(super) fn copy(source: &Path, target: &Path, progress: &dyn Progress) -> io::Result<(u64, String)> {
+    let (mut source, mut target) = (File::open(source)?, File::create(target)?);
+    target.set_permissions(source.metadata()?.permissions())?;
+    let sha256 = hashed(&mut source, &mut target, progress)?;
+    Ok((target.metadata()?.len(), sha256))
+}
+
+/// Hex SHA-256 of what is read, in pieces, and written to `copy`.
+fn hashed(source: &mut impl Read, copy: &mut impl Write, progress: &dyn Progress) -> io::Result<String> {
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
     loop {
-        match file.read(&mut buffer)? {
+        let piece = match source.read(&mut buffer)? {
             0 => return Ok(hex(&hash.finalize())),
-            read => hash.update(buffer.get(..read).unwrap_or_default()),
-        }
+            read => buffer.get(..read).unwrap_or_default(),
+        };
+        hash.update(piece);
+        copy.write_all(piece)?;
+        progress.advance(piece.len() as u64);
     }
 }
 
@@ -440,6 +467,7 @@ mod tests {
     fn a_missing_file_says_which() {
         let dir = tempfile::tempdir().unwrap();
         let error = Bundle::open(dir.path()).unwrap_err().to_string();
-        assert!(error.contains("manifest.json") && error.contains("make build"), "{error}");
+        assert!(error.contains("manifest.json") && error.contains("run `make build`"), "{error}");
+        assert!(error.ends_with("for a model of your own, run `dichroic models add --replace`"), "{error}");
     }
 }

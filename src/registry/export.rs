@@ -13,8 +13,9 @@ use serde::{Deserialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 
 use super::{
-    bundle::{MANIFEST, hex, sha256},
+    bundle::{MANIFEST, copy, hex},
     manifest::{FORMAT, GeneratorSpec, Kind, Manifest, ManifestFile, TextClassifierSpec},
+    progress::Progress,
 };
 
 /// How the files beside a graph begin that hold its weights, as exporters name them.
@@ -147,16 +148,17 @@ impl Export {
     ///
     /// # Errors
     /// [`ExportError::File`]
-    pub fn write(&self, target: &Path, origin: Origin, part: Part) -> Result<(), ExportError> {
+    pub fn write(&self, target: &Path, origin: Origin, part: Part, progress: &dyn Progress) -> Result<(), ExportError> {
         fs::create_dir(target).map_err(file(target))?;
         let mut sources = vec![(self.graph.clone(), "model.onnx".to_owned())];
         sources.push((self.tokenizer(), "tokenizer.json".to_owned()));
         sources.extend(self.weights()?);
+        // What cannot be read is told where it is copied.
+        progress.begin(sources.iter().filter_map(|(source, _)| Some(fs::metadata(source).ok()?.len())).sum());
         let mut files = Vec::with_capacity(sources.len());
         for (source, name) in sources {
-            let copy = target.join(&name);
-            let bytes = fs::copy(&source, &copy).map_err(file(&source))?;
-            files.push(ManifestFile { path: name, bytes, sha256: sha256(&copy).map_err(file(&copy))? });
+            let (bytes, sha256) = copy(&source, &target.join(&name), progress).map_err(file(&source))?;
+            files.push(ManifestFile { path: name, bytes, sha256 });
         }
         let path = target.join(MANIFEST);
         let json = |error: serde_json::Error| ExportError::File { path: path.clone(), source: error.into() };

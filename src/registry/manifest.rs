@@ -236,6 +236,10 @@ pub struct ImageClassifierSpec {
     /// Order of the `scores_extra` output, calibrated probabilities of further categories; a graph without it has none.
     #[serde(default)]
     pub heads: Vec<Category>,
+    /// Where pictures are searched for text: the share of its size at which a page is looked at first. What shows
+    /// nothing like text then is not searched; absent where every page is searched at its full size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub glance: Option<f32>,
 }
 
 /// sexual = sigmoid(scale · logit(Σ weight · p(class)) + bias).

@@ -8,6 +8,7 @@ pub mod bundle;
 pub mod causal;
 pub mod export;
 pub mod manifest;
+pub mod progress;
 pub mod prompts;
 pub mod release;
 pub mod sequence;
@@ -20,8 +21,9 @@ use std::{
     sync::Arc,
 };
 
-pub use bundle::{Bundle, BundleError, Unverified};
+pub use bundle::{Bundle, BundleError, INSTALL, Unverified};
 pub use manifest::Kind;
+pub use progress::{Hashing, Progress};
 pub use release::{Release, ReleaseError};
 
 use crate::domain::{Device, ModelId};
@@ -123,10 +125,10 @@ impl Registry {
     /// # Errors
     /// As [`open_for`](Self::open_for).
     pub fn open(models: &Path, identifiers: &[ModelId]) -> Result<Self, BundleError> {
-        Self::open_for(Device::Cpu, models, identifiers, NonZeroUsize::MIN)
+        Self::open_for(Device::Cpu, models, identifiers, Hashing::unwatched(NonZeroUsize::MIN))
     }
 
-    /// As [`open`](Self::open), for one device, and with as many files read side by side as there are `threads`.
+    /// As [`open`](Self::open), for one device, and with the files hashed as `hashing` says.
     ///
     /// # Errors
     /// A [`BundleError`]: a damaged model must stop the start, not shrink the service. Of several it is the same one
@@ -136,7 +138,7 @@ impl Registry {
         device: Device,
         models: &Path,
         identifiers: &[ModelId],
-        threads: NonZeroUsize,
+        hashing: Hashing<'_>,
     ) -> Result<Self, BundleError> {
         let (mut places, mut found) = (Vec::new(), Vec::new());
         for &id in identifiers {
@@ -148,7 +150,7 @@ impl Registry {
             }
         }
         let mut registry = Self::default();
-        for ((id, component), bundle) in places.into_iter().zip(bundle::verified(found, threads)?) {
+        for ((id, component), bundle) in places.into_iter().zip(bundle::verified(found, hashing)?) {
             registry.insert(id, component, bundle);
         }
         Ok(registry)
@@ -189,6 +191,11 @@ mod tests {
     const ONE: NonZeroUsize = NonZeroUsize::MIN;
     const FOUR: NonZeroUsize = NonZeroUsize::new(4).unwrap();
 
+    /// Opens with nobody looking.
+    fn open(device: Device, models: &Path, ids: &[ModelId], threads: NonZeroUsize) -> Result<Registry, BundleError> {
+        Registry::open_for(device, models, ids, Hashing::unwatched(threads))
+    }
+
     /// Puts a fixture where set-up would, under a name.
     fn put(fixture: &str, name: &str, dir: &Path) {
         fs::create_dir_all(dir).unwrap();
@@ -210,20 +217,20 @@ mod tests {
         put("tiny-text", "for a GPU", &alpha.join("build-cuda/text"));
         put("tiny-image", "for both", &alpha.join("build/image"));
         let names = |device| -> Vec<String> {
-            let registry = Registry::open_for(device, models.path(), &[ModelId::Alpha], ONE).unwrap();
+            let registry = open(device, models.path(), &[ModelId::Alpha], ONE).unwrap();
             registry.iter().map(|(_, _, bundle)| bundle.manifest().name.clone()).collect()
         };
         assert_eq!(names(Device::Cpu), ["for the CPU", "for both"]);
         assert_eq!(names(Device::Cuda), ["for a GPU", "for both"]);
 
         fs::write(alpha.join("build-cuda/text/model.onnx"), "damaged").unwrap();
-        assert!(Registry::open_for(Device::Cuda, models.path(), &[ModelId::Alpha], ONE).is_err());
+        assert!(open(Device::Cuda, models.path(), &[ModelId::Alpha], ONE).is_err());
         assert_eq!(names(Device::Cpu), ["for the CPU", "for both"]);
     }
 
     /// What stops a start, and nothing where it goes on.
     fn fault(models: &Path, threads: NonZeroUsize) -> Option<String> {
-        Registry::open_for(Device::Cpu, models, &ModelId::ALL, threads).err().map(|error| error.to_string())
+        open(Device::Cpu, models, &ModelId::ALL, threads).err().map(|error| error.to_string())
     }
 
     /// Changes a byte, or changes it back.
@@ -276,9 +283,12 @@ mod tests {
         let dirs = [ModelId::Alpha, ModelId::Delta].map(|id| super::folder(models, id, ComponentName::Text));
         put("tiny-text", "shared", &dirs[0]);
         link(&dirs[0], &dirs[1]);
-        let registry = Registry::open_for(Device::Cpu, models, &ModelId::ALL, FOUR).unwrap();
+        let sums = progress::Sums::default();
+        let hashing = Hashing { threads: FOUR, progress: &sums };
+        let registry = Registry::open_for(Device::Cpu, models, &ModelId::ALL, hashing).unwrap();
         let bundle = |id| registry.get(id, ComponentName::Text).unwrap();
         assert!(Arc::ptr_eq(bundle(ModelId::Alpha), bundle(ModelId::Delta)));
+        assert_eq!(sums.get(), [bundle(ModelId::Alpha).manifest().bytes(); 2], "it is read once");
 
         let graph = dirs[1].join("model.onnx");
         flip(&graph);

@@ -12,7 +12,7 @@ use std::{
 
 use minisign_verify::{PublicKey, Signature};
 
-use super::bundle::sha256;
+use super::{bundle::sha256, progress::Progress};
 
 const SUMS: &str = "SHA256SUMS";
 const SIGNATURE: &str = "SHA256SUMS.minisig";
@@ -131,17 +131,19 @@ impl Release {
     ///
     /// # Errors
     /// The first [`ReleaseError`].
-    pub fn verify_files(&self) -> Result<(), ReleaseError> {
+    pub fn verify_files(&self, progress: &dyn Progress) -> Result<(), ReleaseError> {
         let found = self.files()?;
         if let Some(path) = found.iter().find(|path| !self.hashes.contains_key(*path)) {
             return Err(ReleaseError::Unlisted { path: path.clone() });
         }
+        // What cannot be read is told where it is hashed.
+        progress.begin(found.iter().filter_map(|path| Some(fs::metadata(self.dir.join(path)).ok()?.len())).sum());
         for (path, expected) in &self.hashes {
             if !found.contains(path) {
                 return Err(ReleaseError::Missing { path: path.clone() });
             }
             let full = self.dir.join(path);
-            let hash = sha256(&full);
+            let hash = sha256(&full, progress);
             if hash.map_err(|source| ReleaseError::Unreadable { path: full, source })? != *expected {
                 return Err(ReleaseError::Changed { path: path.clone() });
             }
@@ -195,6 +197,7 @@ fn stays_inside(path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::progress::{Sums, Unwatched};
 
     // Made with minisign 0.11 for the list below; OTHER is a second key, OLD the form without prehash.
     const LIST: &str = "b3eacd33433b31b5252351032c9b3e7a2e7aa7738d5decdf0dd6c62680853c06  bin/dichroic\n\
@@ -236,13 +239,15 @@ mod tests {
         let dir = unpacked();
         let release = Release::open(dir.path()).unwrap();
         assert_eq!(release.len(), 2);
-        release.verify_files().unwrap();
+        let sums = Sums::default();
+        release.verify_files(&sums).unwrap();
+        assert_eq!(sums.get(), [13, 13], "`server` and `weights`");
         assert_eq!(judge(dir.path(), KEY).unwrap(), "dichroic 0.1.0");
     }
 
     #[test]
     fn a_changed_a_missing_and_an_added_file_are_named() {
-        let verify = |dir: &Path| Release::open(dir).unwrap().verify_files().unwrap_err();
+        let verify = |dir: &Path| Release::open(dir).unwrap().verify_files(&Unwatched).unwrap_err();
         let dir = unpacked();
         let model = dir.path().join("models/m/model.onnx");
         fs::write(&model, "Weights").unwrap();
@@ -267,7 +272,7 @@ mod tests {
         let model = dir.path().join("models/m/model.onnx");
         fs::rename(&model, dir.path().join("bin/model")).unwrap();
         std::os::unix::fs::symlink("../../bin/model", &model).unwrap();
-        let error = Release::open(dir.path()).unwrap().verify_files().unwrap_err();
+        let error = Release::open(dir.path()).unwrap().verify_files(&Unwatched).unwrap_err();
         assert!(matches!(error, ReleaseError::NotAFile { path } if path == Path::new("models/m/model.onnx")));
     }
 

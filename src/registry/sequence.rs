@@ -165,6 +165,7 @@ mod tests {
     use crate::registry::{
         Bundle,
         export::{Origin, Part},
+        progress::Sums,
     };
 
     fn folder(config: &Value) -> tempfile::TempDir {
@@ -249,7 +250,9 @@ mod tests {
         let spec = model.spec([1, 2], &[("label 1".into(), Category::Hate)]).unwrap();
         let target = dir.path().join("text");
         let origin = Origin { name: "n".into(), source: "s".into(), licence: "MIT".into() };
-        model.export().write(&target, origin, Part::TextClassifier(spec)).unwrap();
+        let sums = Sums::default();
+        model.export().write(&target, origin, Part::TextClassifier(spec), &sums).unwrap();
+        assert_eq!(sums.get(), [14, 14], "`inner`, `weights` and `{{}}`");
         let bundle = Bundle::open(&target).unwrap();
         assert_eq!(fs::read(bundle.graph()).unwrap(), b"inner");
         assert_eq!(fs::read(bundle.file("model.onnx_data")).unwrap(), b"weights");

@@ -9,7 +9,7 @@ use ort::{session::Session, value::Tensor};
 
 use super::{Forward, Runtime, RuntimeError, finite};
 use crate::registry::{
-    Bundle,
+    Bundle, INSTALL,
     manifest::{RecogniserSpec, TextReaderSpec},
 };
 
@@ -166,7 +166,9 @@ impl LineRecogniser {
     pub fn open(runtime: &Runtime, bundle: &Bundle) -> Result<Self, RuntimeError> {
         let spec = spec(bundle)?.recogniser;
         let path = bundle.file("characters.json");
-        let load = |error: &dyn fmt::Display| RuntimeError::Load(format!("{}: {error}", path.display()));
+        let load = |error: &dyn fmt::Display| {
+            RuntimeError::Load(format!("{} cannot be read ({error}); to install it again, {INSTALL}", path.display()))
+        };
         let list = std::fs::read(&path).map_err(|error| load(&error))?;
         let characters = serde_json::from_slice(&list).map_err(|error| load(&error))?;
         Ok(Self { session: runtime.open(&bundle.file("recogniser.onnx"))?, spec, characters })

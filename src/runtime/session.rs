@@ -87,7 +87,13 @@ impl Runtime {
     }
 
     fn open_with(&self, graph: &Path, own_threads: Option<usize>) -> Result<Session, RuntimeError> {
-        let load = |error: &dyn std::fmt::Display| RuntimeError::Load(format!("{}: {error}", graph.display()));
+        let load = |error: &dyn std::fmt::Display| {
+            RuntimeError::Load(format!(
+                "{} cannot be opened ({error}); give it more memory, name an ONNX Runtime that knows its operators as \
+                 runtime_library, or export the model for this one",
+                graph.display()
+            ))
+        };
         let mut builder = Session::builder(&self.environment).map_err(|error| load(&error))?;
         if let Some(threads) = own_threads {
             builder = builder

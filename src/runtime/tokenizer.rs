@@ -213,7 +213,12 @@ fn ids(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, RuntimeError> {
 }
 
 fn read(path: &Path, special_as_text: bool) -> Result<Tokenizer, RuntimeError> {
-    let load = |error: &dyn std::fmt::Display| RuntimeError::Load(format!("{}: {error}", path.display()));
+    let load = |error: &dyn std::fmt::Display| {
+        RuntimeError::Load(format!(
+            "{} cannot be read ({error}); take the tokenizer.json that belongs to the model",
+            path.display()
+        ))
+    };
     let mut tokenizer = Tokenizer::from_file(path).map_err(|error| load(&error))?;
     tokenizer.with_padding(None);
     tokenizer.with_truncation(None).map_err(|error| load(&error))?;

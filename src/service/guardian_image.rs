@@ -29,12 +29,19 @@ pub struct ImageGuardian {
     batcher: Batcher<Pixels, Seen>,
     digest: String,
     metrics: Arc<Metrics>,
+    glance: Option<f32>,
 }
 
 impl ImageGuardian {
     /// `size` is the side of the model's square input; `digest` identifies its bundle.
     pub fn new(size: u32, batcher: Batcher<Pixels, Seen>, digest: String, metrics: Arc<Metrics>) -> Self {
-        Self { size, batcher, digest, metrics }
+        Self { size, batcher, digest, metrics, glance: None }
+    }
+
+    /// Has pictures searched for text only where a first look, at this share of their size, finds signs of it.
+    #[must_use]
+    pub fn with_glance(self, glance: Option<f32>) -> Self {
+        Self { glance, ..self }
     }
 
     pub(super) fn digest(&self) -> &str {
@@ -71,7 +78,8 @@ pub(super) async fn judge(
     let (pixels, picture) = prepare(guardian, image, permit, reader.is_some()).await?;
     match (reader, picture) {
         (Some((reader, text)), Some(picture)) => {
-            let (seen, read) = tokio::try_join!(guardian.see(pixels, deadline), read(reader, text, picture, deadline))?;
+            let said = read(reader, text, picture, guardian.glance, deadline);
+            let (seen, read) = tokio::try_join!(guardian.see(pixels, deadline), said)?;
             Ok(Judged::picture(seen).with_text(read))
         }
         _ => Ok(Judged::picture(guardian.see(pixels, deadline).await?)),
@@ -104,9 +112,10 @@ async fn read(
     reader: &TextReader,
     guardian: &TextGuardian,
     picture: Picture,
+    glance: Option<f32>,
     deadline: Instant,
 ) -> Result<Scores, ServiceError> {
-    let pages = reader.read(picture, deadline).await?;
+    let pages = reader.read(picture, glance, deadline).await?;
     let mut texts: Vec<String> = pages.iter().map(PageText::joined).collect();
     // The frames of an animation, and a picture over two grounds, mostly say the same.
     texts.sort_unstable();

@@ -1,7 +1,8 @@
 //! Reading the text in a picture: pages to the detector, lines to the other two networks, and back to running text.
 //!
 //! What is cut, turned and put in order runs on the rayon pool; at most one such task of a picture is queued at a
-//! time. A picture without text costs the detector's pass and nothing more.
+//! time. A picture without text costs the detector's pass and nothing more; where a first look at a smaller picture is
+//! asked for, only that.
 
 use std::{
     sync::Arc,
@@ -148,12 +149,22 @@ impl TextReader {
     pub async fn read_file(&self, bytes: Vec<u8>, time: Duration) -> Result<Vec<PageText>, ServiceError> {
         let decode = move || imaging::decode(&bytes, &Limits::default()).map(|frames| Picture::new(frames, None));
         let picture = on_pool(Task::Picture, &self.metrics, decode).await??;
-        self.read(picture, Instant::now() + time).await
+        self.read(picture, None, Instant::now() + time).await
     }
 
-    /// Reads a picture: one text for each page that has any.
-    pub(super) async fn read(&self, picture: Picture, deadline: Instant) -> Result<Vec<PageText>, ServiceError> {
+    /// Reads a picture: one text for each page that has any. With a `glance`, pages are searched only if they show signs
+    /// of text at that share of their size.
+    pub(super) async fn read(
+        &self,
+        picture: Picture,
+        glance: Option<f32>,
+        deadline: Instant,
+    ) -> Result<Vec<PageText>, ServiceError> {
         let Picture { pages, permit } = picture;
+        let pages = match glance {
+            Some(share) => self.with_signs(pages, share, &permit, deadline).await?,
+            None => pages,
+        };
         let sheets = self.sheets(pages, &permit, deadline).await?;
         if sheets.is_empty() {
             return Ok(Vec::new());
@@ -194,6 +205,22 @@ impl TextReader {
         Ok(sheets)
     }
 
+    /// The pages with signs of text at a share of their size: any pixel at all that would count as text. Letters too
+    /// small to be told from each other there still leave one.
+    async fn with_signs(
+        &self,
+        pages: Vec<Arc<Page>>,
+        share: f32,
+        permit: &Permit,
+        deadline: Instant,
+    ) -> Result<Vec<Arc<Page>>, ServiceError> {
+        let limits = OverviewLimits { share, ..self.overview_limits(pages.len()) };
+        let (pages, _, maps) = self.maps(pages, limits, permit, deadline).await?;
+        let threshold = self.spec.detector.threshold;
+        let shows = |map: &TextMap| map.probabilities.iter().any(|probability| *probability > threshold);
+        Ok(pages.into_iter().zip(maps).filter(|(_, map)| shows(map)).map(|(page, _)| page).collect())
+    }
+
     /// Finds the boxes of every page.
     async fn detect(
         &self,
@@ -202,19 +229,7 @@ impl TextReader {
         deadline: Instant,
     ) -> Result<Vec<Sheet>, ServiceError> {
         let limits = self.overview_limits(pages.len());
-        let (pages, overviews) = self
-            .holding(permit, move || {
-                let overviews: Vec<_> = pages.par_iter().map(|page| page.overview(&limits)).collect();
-                (pages, overviews)
-            })
-            .await?;
-        let scales: Vec<f32> = overviews.iter().map(|overview| overview.scale).collect();
-        let inputs = overviews.into_iter().map(|overview| PagePixels {
-            width: overview.frame.width() as usize,
-            height: overview.frame.height() as usize,
-            rgb: overview.frame.into_rgb(),
-        });
-        let maps = in_portions(&self.stages.detector, inputs.collect(), deadline).await?;
+        let (pages, scales, maps) = self.maps(pages, limits, permit, deadline).await?;
         let detector = self.spec.detector;
         let rules = RegionRules {
             threshold: detector.threshold,
@@ -230,6 +245,30 @@ impl TextReader {
             found.map(sheet).collect()
         })
         .await
+    }
+
+    /// Each page again, with its scale before the detector and what the detector says of it.
+    async fn maps(
+        &self,
+        pages: Vec<Arc<Page>>,
+        limits: OverviewLimits,
+        permit: &Permit,
+        deadline: Instant,
+    ) -> Result<(Vec<Arc<Page>>, Vec<f32>, Vec<TextMap>), ServiceError> {
+        let (pages, overviews) = self
+            .holding(permit, move || {
+                let overviews: Vec<_> = pages.par_iter().map(|page| page.overview(&limits)).collect();
+                (pages, overviews)
+            })
+            .await?;
+        let scales: Vec<f32> = overviews.iter().map(|overview| overview.scale).collect();
+        let inputs = overviews.into_iter().map(|overview| PagePixels {
+            width: overview.frame.width() as usize,
+            height: overview.frame.height() as usize,
+            rgb: overview.frame.into_rgb(),
+        });
+        let maps = in_portions(&self.stages.detector, inputs.collect(), deadline).await?;
+        Ok((pages, scales, maps))
     }
 
     /// Which sheets are upside down, by the votes of their lines; and each line with the ways it should be read: that
@@ -323,6 +362,7 @@ impl TextReader {
             least_pixels: detector.least_pixels.min(most_pixels),
             most_pixels,
             most_side: detector.most_side,
+            share: 1.0,
         }
     }
 

@@ -91,12 +91,16 @@ fn a_usage_limit_is_reported_and_fails_the_run() {
 #[test]
 fn what_is_wrong_is_told_before_the_load() {
     let (folder, server) = serving(&UNLIMITED);
+    fs::write(folder.path().join("long"), "a".repeat(501)).unwrap();
     for (key, more, expected) in [
         ("another-key-than-the-servers", &[][..], "answers 401 to /v1/guardians/text; give a key of this server"),
         (KEY, &["--model", "delta-3.1"], "answers 501 to /v1/guardians/text; the identifier has no model"),
         (KEY, &["--operation", "prism_text"], "answers 501 to /v1/prisms/text"),
         ("", &[], "no key is given; set DICHROIC_API_KEY or --key-file"),
-        (KEY, &["--texts", "absent"], "cannot read absent"),
+        (KEY, &["--texts", "absent"], "cannot read absent as text; check --texts"),
+        (KEY, &["--key-file", "absent"], "cannot read absent as text; check --key-file"),
+        (KEY, &["--operation", "guardian_image", "--image", "absent"], "cannot read absent; check --image"),
+        (KEY, &["--texts", "long"], "line 1 cannot be sent; shorten it or leave it out: text must be at most 500"),
     ] {
         let output = bench(folder.path(), &server, key, more);
         assert_eq!(output.status.code(), Some(1), "{output:?}");

@@ -89,7 +89,10 @@ fn nothing_to_verify_is_a_failure() {
     let folder = tempfile::tempdir().unwrap();
     let output = run(folder.path(), &["models", "verify"]);
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(stderr(&output), "dichroic: no model is installed in models; run `make build`, or check --models-dir\n");
+    let remedy = "check --models-dir, or run `make build`, unpack the bundle, or, for a model of your own, run \
+                  `dichroic models add --replace`";
+    assert_eq!(stderr(&output), format!("dichroic: no model is installed in models; {remedy}\n"));
+    assert_eq!(stderr(&run(folder.path(), &["models", "list"])), format!("No model in models; {remedy}.\n"));
     install(folder.path(), "tiny-text", TEXT);
     let named = run(folder.path(), &["models", "verify", "delta-3.1"]);
     assert_eq!(named.status.code(), Some(1));

@@ -60,6 +60,8 @@ fn of_several_models_that_cannot_be_loaded_the_first_is_told() {
     let told = stderr(&refused).lines().find(|line| line.starts_with("dichroic: "));
     let expected = "dichroic: cannot load the image model of beta-3-haiku: ";
     assert!(told.is_some_and(|line| line.starts_with(expected)), "{refused:?}");
+    let remedy = "name an ONNX Runtime that knows its operators as runtime_library";
+    assert!(told.is_some_and(|line| line.contains(remedy)), "{refused:?}");
     let checked = run(folder.path(), &["check"]);
     assert_eq!(checked.status.code(), Some(1), "{checked:?}");
     let row = stdout(&checked).lines().find(|line| line.starts_with("FAIL")).unwrap();

@@ -247,18 +247,29 @@ async fn lines_are_turned_until_they_can_be_read() {
 async fn nothing_is_recognised_where_no_text_is_found() {
     let server = Server::new();
     look(&server, encoded(&png(WHITE))).await.assert_ok();
-    let batches = |metrics: &str, stage: &str, count: u32| {
-        let line = format!("dichroic_batch_size_count{{component=\"{stage}\",model=\"double\"}} {count}");
-        assert!(metrics.lines().any(|found| found == line), "no {line} in\n{metrics}");
-    };
-    let metrics = server.get("/metrics").await;
-    for (stage, count) in [("detector", 1), ("orientation", 0), ("recogniser", 0)] {
-        batches(metrics.text(), stage, count);
-    }
+    assert_passes(&server, [1, 0, 0]).await;
     look(&server, encoded(&line(RED, RED))).await.assert_ok();
+    assert_passes(&server, [2, 1, 1]).await;
+}
+
+#[tokio::test]
+async fn a_first_look_spares_pictures_without_text_the_second_and_changes_no_score() {
+    let server = Server::with(Setup { glance: Some(0.5), ..Setup::default() });
+    look(&server, encoded(&png(BLACK))).await.assert_ok();
+    assert_passes(&server, [1, 0, 0]).await;
+    let picture = line(RED, GREEN);
+    let answer = scores(&server, &picture).await;
+    assert_passes(&server, [3, 1, 1]).await;
+    assert_eq!(answer["hate"], 0.9);
+    assert_eq!(answer, scores(&Server::new(), &picture).await);
+}
+
+/// How often the detector, the orientation and the recogniser have run.
+async fn assert_passes(server: &Server, counts: [u32; 3]) {
     let metrics = server.get("/metrics").await;
-    for (stage, count) in [("detector", 2), ("orientation", 1), ("recogniser", 1)] {
-        batches(metrics.text(), stage, count);
+    for (stage, count) in ["detector", "orientation", "recogniser"].into_iter().zip(counts) {
+        let line = format!("dichroic_batch_size_count{{component=\"{stage}\",model=\"double\"}} {count}");
+        assert!(metrics.text().lines().any(|found| found == line), "no {line} in\n{}", metrics.text());
     }
 }
 

@@ -366,6 +366,8 @@ fn files_that_cannot_be_used_are_named_and_not_quoted() {
         files.put("tls.key", key);
         let refused = files.refusal();
         assert!(refused.starts_with(refusal) && !refused.contains("BEGIN"), "{refused}");
+        let remedies = ["`openssl pkey ", "`openssl x509 ", "get it again from ", "name the two that "];
+        assert!(refused.split_once("; ").is_some_and(|(_, told)| remedies.iter().any(|remedy| told.contains(remedy))));
     }
     fs::remove_file(files.path("tls.key")).unwrap();
     assert!(files.refusal().starts_with("the TLS file DIR/tls.key cannot be read ("), "{}", files.refusal());

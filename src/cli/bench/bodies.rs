@@ -47,17 +47,19 @@ impl Bodies {
         let mut bodies = Vec::new();
         if args.operation == Operation::GuardianImage {
             let path = args.image.as_deref().context("guardian_image needs --image")?;
-            let image = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+            let wrong = || format!("cannot read {}; check --image, and who may read the file", path.display());
+            let image = fs::read(path).with_context(wrong)?;
             bodies.push(json!({"image": BASE64_STANDARD.encode(image)}));
         } else {
             ensure!(args.image.is_none(), "--image goes with --operation guardian_image");
             let texts = match &args.texts {
-                Some(path) => read(path)?.lines().map(str::to_owned).collect(),
+                Some(path) => read(path, "--texts")?.lines().map(str::to_owned).collect(),
                 None => TEXTS.map(str::to_owned).to_vec(),
             };
             for (number, text) in texts.into_iter().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
                 // One that every server refuses would measure nothing.
-                let text = ValidText::new(text).with_context(|| format!("line {} cannot be sent", number + 1))?;
+                let wrong = || format!("line {} cannot be sent; shorten it or leave it out", number + 1);
+                let text = ValidText::new(text).with_context(wrong)?;
                 bodies.push(json!({field: text.as_str()}));
             }
         }

@@ -15,12 +15,12 @@ use std::{
 use anyhow::{Context as _, bail};
 use clap::Args;
 
-use super::super::table::printable;
+use super::super::{progress::Bar, table::printable};
 use crate::{
     config::Config,
     domain::{Category, ModelId},
     registry::{
-        Bundle, ComponentName,
+        Bundle, ComponentName, Unverified,
         export::{Export, Origin, Part, Task},
         folder,
     },
@@ -88,8 +88,8 @@ pub(super) fn run(args: &AddArgs, config: &Config) -> anyhow::Result<()> {
         .tempdir_in(build)
         .with_context(|| format!("cannot write into {}; run this as the owner of the models", build.display()))?;
     let fresh = staging.path().join("new");
-    export.write(&fresh, origin(args)?, part)?;
-    let bundle = Bundle::open(&fresh)?;
+    export.write(&fresh, origin(args)?, part, &Bar::new("copying files"))?;
+    let bundle = Unverified::read(&fresh)?.verified(&Bar::new("comparing files"))?;
     let remarks = match component {
         ComponentName::Generator => generator::trial(&bundle, config),
         _ => classifier::trial(args, &bundle, config),

@@ -35,6 +35,8 @@ pub struct OverviewLimits {
     pub most_pixels: u32,
     /// Most pixels of a side.
     pub most_side: u32,
+    /// Of the sides that follow from the above, this much is shown; 1 for all.
+    pub share: f32,
 }
 
 /// A page as the detector sees it: from the upper left corner, its last pixels repeated to the full size.
@@ -84,7 +86,7 @@ impl Page {
         let wanted =
             if area < least { (least / area).sqrt().min(MOST_ENLARGED) } else { (most / area).sqrt().min(1.0) };
         let longest = self.frame.width().max(self.frame.height());
-        let scale = wanted.min(real(limits.most_side as usize) / real(longest as usize));
+        let scale = wanted.min(real(limits.most_side as usize) / real(longest as usize)) * limits.share;
         let (width, height) = scaled(&self.frame, scale);
         Overview { frame: padded(&resample(&self.frame, width, height), limits.multiple.max(1)), scale }
     }
@@ -130,7 +132,7 @@ mod tests {
     use super::*;
 
     const LIMITS: OverviewLimits =
-        OverviewLimits { multiple: 32, least_pixels: 10_000, most_pixels: 40_000, most_side: 512 };
+        OverviewLimits { multiple: 32, least_pixels: 10_000, most_pixels: 40_000, most_side: 512, share: 1.0 };
 
     fn frame(width: u32, height: u32) -> Frame {
         Frame::new(width, height, vec![9; width as usize * height as usize * 3]).expect("the bytes fit")
@@ -157,6 +159,17 @@ mod tests {
     }
 
     #[test]
+    fn a_share_of_a_page_is_a_share_of_what_would_be_shown() {
+        let limits = OverviewLimits { share: 0.5, ..LIMITS };
+        let seen = |width, height| {
+            let overview = page(width, height).overview(&limits);
+            (overview.frame.width(), overview.frame.height(), overview.scale)
+        };
+        assert_eq!(seen(80, 80), (64, 64, 0.625));
+        assert_eq!(seen(400, 400), (128, 128, 0.25));
+    }
+
+    #[test]
     fn pages_are_bounded() {
         assert_eq!(page(4000, 2000).size(), (4000, 2000));
         let (width, height) = page(8000, 2000).size();
@@ -170,7 +183,7 @@ mod tests {
         assert_eq!(one_of_16.size(), (1000, 1000));
         assert_eq!(Page::new(frame(1000, 1000), 16).size(), (1000, 1000));
         // What a detector of 1.6 megapixels is shown of each of 16.
-        let limits = OverviewLimits { multiple: 32, least_pixels: 400_000, most_pixels: 400_000, most_side: 4096 };
+        let limits = OverviewLimits { least_pixels: 400_000, most_pixels: 400_000, most_side: 4096, ..LIMITS };
         let (shared, alone) = (one_of_16.overview(&limits), page(1250, 1250).overview(&limits));
         assert_eq!((shared.frame.width(), shared.frame.height()), (alone.frame.width(), alone.frame.height()));
         assert!(shared.scale < 1.0);

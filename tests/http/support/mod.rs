@@ -64,6 +64,8 @@ pub(crate) struct Setup {
     pub(crate) reads: bool,
     /// Whether violence and hate are seen in pictures.
     pub(crate) heads: bool,
+    /// The share of their size at which pictures are first looked at for text.
+    pub(crate) glance: Option<f32>,
     pub(crate) bodies: BodyLimits,
     pub(crate) playground: bool,
     pub(crate) traces: Traces,
@@ -88,6 +90,7 @@ impl Default for Setup {
             device: Device::Cpu,
             reads: true,
             heads: false,
+            glance: None,
             bodies: BodyLimits::default(),
             playground: true,
             traces: Traces::default(),
@@ -296,7 +299,7 @@ fn models(folder: &Path, setup: &Setup, metrics: &Arc<Metrics>) -> BTreeMap<Mode
     let alpha = Models {
         writer: Some(Arc::new(writer(folder, queue, metrics))),
         text: Some(Arc::clone(&text)),
-        image: Some(Arc::new(image_guardian(queue, setup.heads, metrics))),
+        image: Some(Arc::new(image_guardian(setup, metrics))),
         reader: setup.reads.then(|| Arc::new(text_reader(queue, metrics))),
         light: setup.lent.then(|| Arc::new(text_guardian(folder, setup, "lent", true, metrics))),
     };
@@ -323,11 +326,12 @@ fn text_guardian(folder: &Path, setup: &Setup, name: &str, light: bool, metrics:
     }
 }
 
-fn image_guardian(queue: usize, heads: bool, metrics: &Arc<Metrics>) -> ImageGuardian {
+fn image_guardian(setup: &Setup, metrics: &Arc<Metrics>) -> ImageGuardian {
     let model = metrics.model("double", "image");
+    let heads = setup.heads;
     let factory: dichroic::engine::Factory<Lens> = Arc::new(move || Ok(Lens { heads }));
-    let batcher = Batcher::start("image", batching(queue), &factory, &model).unwrap();
-    ImageGuardian::new(16, batcher, "0".repeat(64), Arc::clone(metrics))
+    let batcher = Batcher::start("image", batching(setup.queue), &factory, &model).unwrap();
+    ImageGuardian::new(16, batcher, "0".repeat(64), Arc::clone(metrics)).with_glance(setup.glance)
 }
 
 fn text_reader(queue: usize, metrics: &Arc<Metrics>) -> TextReader {
