@@ -196,6 +196,22 @@ def test_every_licence_is_there_with_the_names_of_those_who_gave_it(checkout: Bu
     assert named == {name.rsplit("/", 1)[0] for name in texts}
 
 
+def test_the_notices_alone_are_those_of_the_bundle(checkout: BundleCheckout) -> None:
+    notices = checkout.root / "THIRD_PARTY.md"
+    # `make notices` does not build the server.
+    aside = checkout.binary.rename(checkout.folder / "aside")
+    try:
+        said = succeeded(checkout.bundle("--notices"))
+    finally:
+        aside.rename(checkout.binary)
+    assert "THIRD_PARTY.md: written" in said and not checkout.out.exists(), "only the page was asked for"
+    succeeded(checkout.bundle())
+    assert notices.read_bytes() == (checkout.unpack() / "THIRD_PARTY.md").read_bytes()
+    # Needed, and made by others; a crate that only tests need is neither.
+    rows = re.findall(r"^\| (\S.*?) \| \S+ \| (.+?) \| `licences/", notices.read_text(), re.MULTILINE)
+    assert ("linked", "MIT OR Apache-2.0") in rows and "tester" not in dict(rows) and "dichroic" not in dict(rows)
+
+
 def test_a_licence_that_nobody_has_the_text_of_stops_it(checkout: BundleCheckout) -> None:
     told = json.loads((checkout.folder / "metadata.json").read_text())
     for package in told["packages"]:

@@ -71,6 +71,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- regexReplaceAll `^rediss?://([^@/]*@)?(\[[^\]]*\]|[^:/]*)(:([0-9]+))?(/.*)?$` .Values.redis.url "${4}" | default "6379" }}
 {{- end }}
 
+{{/* Not empty where the autoscaler can look at processors: it needs a request, for which a limit alone stands too. */}}
+{{- define "dichroic.scalesOnCpu" -}}
+{{- $requests := default dict .Values.resources.requests }}
+{{- $limits := default dict .Values.resources.limits }}
+{{- if or $requests.cpu $limits.cpu }}
+{{- "true" }}
+{{- else if eq .Values.autoscaling.metric "cpu" }}
+{{- fail "autoscaling.metric is cpu: set resources.requests.cpu, of which its target is a percentage" }}
+{{- end }}
+{{- end }}
+
 {{/* Among how many a limit is shared out while Redis is away. */}}
 {{- define "dichroic.mostReplicas" -}}
 {{- if .Values.autoscaling.enabled }}
