@@ -71,8 +71,12 @@ test-clients: ## linter, generated clients and schemathesis on the OpenAPI docum
 	@$(CARGO) build --locked --quiet
 	@.venv-clients/bin/python -m pytest -q scripts/tests/test_clients*.py
 
+# The server of a bundle, without default features, is put aside; the other tests have the usual one. Only this package
+# is compiled twice: no dependency has other features with or without them.
 test-deploy: ## tests of the Helm chart, the alert rules, the bundle, limits in Redis, the playground in a browser
 	@$(PYTHON) scripts/deploy_tools
+	@$(CARGO) build --locked --quiet --no-default-features
+	@install -D target/debug/dichroic target/bundled/dichroic
 	@$(CARGO) build --locked --quiet
 	@.venv-deploy/bin/python -m pytest -q scripts/tests/test_deploy*.py
 	@$(VENV_PYTHON) -m pytest -q scripts/tests/test_playground.py

@@ -28,7 +28,9 @@ def server(places: Places) -> tuple[Part, list[Part]]:
     host = re.search(r"^host: (\S+)$", _run(places, ["rustc", "-vV"]), re.MULTILINE)
     if host is None:
         raise SetupError("rustc does not say for which machine it builds: install Rust with rustup, then run again.")
-    told = ["cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", host[1]]
+    # Without default features, as the Makefile builds what it bundles.
+    told = ["cargo", "metadata", "--format-version", "1", "--locked", "--no-default-features"]
+    told += ["--filter-platform", host[1]]
     metadata = json.loads(_run(places, told))
     packages = {package["id"]: package for package in metadata["packages"]}
     needed = _needed(metadata["resolve"])

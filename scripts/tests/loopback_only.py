@@ -1,14 +1,12 @@
-"""Runs an unpacked bundle where nothing but loopback exists and nothing can be
-written, asks it, and prints what it saw as JSON. Not a test by itself:
-
-    unshare --net --mount python loopback_only.py FOLDER REQUESTS.json
-
-must be root's, in namespaces of its own; the server is started as a user who
-has no rights. Exits with 77 where this machine does not allow that.
+"""Runs a server where nothing but loopback exists and nothing can be written,
+asks it, and tells what it saw. Not a test by itself: tests call `seen_apart`,
+which starts this file again in namespaces of its own. That takes root; the
+server is started as a user who has no rights.
 """
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import http.client
 import json
@@ -20,6 +18,7 @@ import struct
 import subprocess
 import sys
 import time
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,30 +26,66 @@ USER = 65532
 PORT = 8080
 KEY = "a-key-for-this-test-alone"
 READY_SECONDS = 300
-NOT_ALLOWED = 77
+LIBC = ctypes.CDLL(None)
+# Why a test is skipped whose user may do none of this. Where root may not either, that is a failure.
+TAKES_ROOT = "making a network and a mount namespace takes root"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is started, and what it is asked."""
+
+    command: list[str]
+    # Where, inside the root.
+    folder: str
+    requests: list[dict[str, Any]]
+    environment: dict[str, str] = field(default_factory=dict)
+    # All that the server can reach of this machine, and what is mounted there: folders by their places inside.
+    root: str = "/"
+    mounts: dict[str, str] = field(default_factory=dict)
+    # Programs to start in the server's place, only to see which can be.
+    tried: list[str] = field(default_factory=list)
+
+    def enter(self) -> None:
+        """Makes a process that was just forked the server's."""
+        os.chroot(self.root)
+        os.chdir(self.folder)
+        os.setgroups([])
+        os.setresgid(USER, USER, USER)
+        os.setresuid(USER, USER, USER)
+        LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it ends with this script, however that ends
+
+
+def seen_apart(plan: Plan, timeout: float) -> dict[str, Any]:
+    """What this script sees in a network and a mount namespace of its own."""
+    command = ["unshare", "--net", "--mount", "--", sys.executable, __file__]
+    asked = json.dumps(asdict(plan))
+    done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False, timeout=timeout)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["answers"], f"the server was never ready: {seen['log']}"
+    return seen
 
 
 def main() -> None:
-    folder, requests = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))
+    plan = Plan(**json.load(sys.stdin))
     raise_loopback()
+    mount(plan)
     make_read_only()
     before = counters()
     client = Client()
     log = os.memfd_create("log")
     server = subprocess.Popen(
-        ["bin/dichroic", "serve"],
-        cwd=folder,
-        # Nothing from outside: the settings are the bundle's own defaults.
-        env={"DICHROIC_LISTEN": f"127.0.0.1:{PORT}", "DICHROIC_API_KEY": KEY},
-        user=USER,
-        group=USER,
-        extra_groups=[],
+        plan.command,
+        # Nothing from outside.
+        env={"DICHROIC_API_KEY": KEY, **plan.environment},
+        preexec_fn=plan.enter,
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
     )
     try:
-        seen = watch(server, client, requests)
+        seen = watch(server, client, plan.requests)
         server.send_signal(signal.SIGTERM)
         seen["exit_code"] = server.wait(60)
     finally:
@@ -66,6 +101,7 @@ def main() -> None:
     try_to_leave()
     seen["counted_when_somebody_tries"] = {name: value - after[name] for name, value in counters().items()}
     seen["log"] = said[-4000:]
+    seen["started"] = [program for program in plan.tried if can_be_started(plan, program)]
     print(json.dumps(seen))
 
 
@@ -172,13 +208,30 @@ def try_to_leave() -> None:
 # --- the file system ----------------------------------------------------------------
 
 
+def mount(plan: Plan) -> None:
+    """Makes the plan's root a mount, and mounts what belongs there."""
+    if plan.root != "/":
+        for target, source in {"": plan.root, **plan.mounts}.items():
+            subprocess.run(["mount", "--bind", source, plan.root + target], check=True)
+
+
+def can_be_started(plan: Plan, program: str) -> bool:
+    quiet = subprocess.DEVNULL
+    try:
+        subprocess.run(
+            [program], env={}, preexec_fn=plan.enter, stdin=quiet, stdout=quiet, stderr=quiet, check=False, timeout=60
+        )
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def make_read_only() -> None:
     for point in mounts(Path("/proc/self")):
         subprocess.run(["mount", "-o", "remount,bind,ro", point], capture_output=True, check=False)
     left = writable(Path("/proc/self"))
     if "/" in left:
-        print("the root of this mount namespace cannot be made read-only", file=sys.stderr)
-        sys.exit(NOT_ALLOWED)
+        sys.exit("the root of this mount namespace cannot be made read-only")
 
 
 def mounts(process: Path) -> list[str]:
@@ -193,7 +246,7 @@ def writable(process: Path) -> list[str]:
     found = []
     for point in sorted(set(mounts(process))):
         try:
-            if not os.statvfs(point).f_flag & os.ST_RDONLY:
+            if not os.statvfs(process / "root" / point.lstrip("/")).f_flag & os.ST_RDONLY:
                 found.append(point)
         except OSError:
             continue

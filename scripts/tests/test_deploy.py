@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import base64
 import copy
+import json
 import re
 from typing import Any
 
 import helm_python as helm
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
@@ -21,6 +23,8 @@ except ImportError:
     import tomli as tomllib
 
 CHART = ROOT / "deploy/helm/dichroic"
+# A resource of the Prometheus operator, which no schema of Kubernetes describes.
+SERVICE_MONITOR = ROOT / "scripts/tests/service_monitor.schema.json"
 API_KEY = "a-key-for-nobody-0123"
 KEYS_JSON = '{"format": 1, "keys": []}'
 # The first that the chart allows, and the newest that the schemas know.
@@ -75,6 +79,11 @@ SETS: dict[str, dict[str, Any]] = {
     "scaled on processors": {
         "keys": {"existingSecret": "k"},
         "autoscaling": {"enabled": True, "metric": "cpu", "maxReplicas": 20},
+    },
+    "scaled on the queue alone": {
+        "keys": {"existingSecret": "k"},
+        "autoscaling": {"enabled": True},
+        "resources": {"limits": {"cpu": None}, "requests": {"cpu": None}},
     },
     "alone": {
         "keys": {"existingSecret": "k"},
@@ -147,15 +156,30 @@ def with_keys(**values: Any) -> dict[str, Any]:
 def test_every_object_is_one_that_kubernetes_knows(release: Release, version: str) -> None:
     for kind, document in release.objects.items():
         assert document["metadata"]["name"].startswith("demo-dichroic")
-        if kind != "ServiceMonitor":  # a resource of the Prometheus operator: no schema of Kubernetes describes it
+        if kind == "ServiceMonitor":
+            jsonschema.validate(document, service_monitor_schema())
+        else:
             kubernetes_validate.validate(document, version, strict=True)
 
 
-def test_the_schemas_of_kubernetes_refuse_what_is_wrong(chart: Any) -> None:
+def service_monitor_schema() -> dict[str, Any]:
+    return json.loads(SERVICE_MONITOR.read_text(encoding="utf-8"))
+
+
+def test_the_schemas_refuse_what_is_wrong(chart: Any) -> None:
     deployment = Release(chart, SETS["least"])["Deployment"]
     deployment["spec"]["template"]["spec"]["containers"][0]["securityContext"]["readOnlyRootFilesytem"] = True
     with pytest.raises(kubernetes_validate.ValidationError, match="readOnlyRootFilesytem"):
         kubernetes_validate.validate(deployment, KUBERNETES[-1], strict=True)
+    for name, value, complaint in [
+        ("scrapeTimeOut", "10s", "'scrapeTimeOut' was unexpected"),
+        ("interval", "30 s", "'30 s' does not match"),
+        ("port", 8080, "8080 is not of type 'string'"),
+    ]:
+        monitor = Release(chart, SETS["everything"])["ServiceMonitor"]
+        monitor["spec"]["endpoints"][0][name] = value
+        with pytest.raises(jsonschema.ValidationError, match=complaint):
+            jsonschema.validate(monitor, service_monitor_schema())
 
 
 def test_the_pod_has_no_right_that_it_does_not_need(release: Release) -> None:
@@ -320,6 +344,10 @@ def test_texts_reach_the_settings_as_they_were_written(chart: Any) -> None:
         (with_keys(image={"digest": "sha256:abc"}), "/image/digest"),
         (with_keys(runAsUser=0), "/runAsUser"),
         (with_keys(autoscaling={"metric": "memory"}), "/autoscaling/metric"),
+        (
+            with_keys(autoscaling={"enabled": True, "metric": "cpu"}, resources={"limits": None, "requests": None}),
+            "set resources.requests.cpu",
+        ),
         (with_keys(listenAddress="127.0.0.1"), "/listenAddress"),
         (with_keys(readOnlyRootFilesystem=False), "not allowed"),
     ],
@@ -381,15 +409,58 @@ def test_replicas_are_left_to_the_autoscaler(chart: Any) -> None:
     assert spec["behavior"] == {"scaleDown": {"stabilizationWindowSeconds": 600}}
 
 
-def test_the_autoscaler_looks_at_queue_time_or_at_processors(chart: Any) -> None:
-    (metric,) = Release(chart, SETS["everything"])["HorizontalPodAutoscaler"]["spec"]["metrics"]
-    assert metric["type"] == "Pods" and metric["pods"]["target"] == {"type": "AverageValue", "averageValue": "250m"}
+def test_the_autoscaler_looks_at_queue_time_and_at_processors_beside_it_or_alone(chart: Any) -> None:
+    def metrics(values: dict[str, Any]) -> list[dict[str, Any]]:
+        return Release(chart, values)["HorizontalPodAutoscaler"]["spec"]["metrics"]
+
+    # Kubernetes takes the larger proposal, and adds replicas by one metric while nobody serves the other.
+    waits, processors = metrics(SETS["everything"])
+    assert waits["type"] == "Pods" and waits["pods"]["target"] == {"type": "AverageValue", "averageValue": "250m"}
     rules = yaml.safe_load((ROOT / "deploy/prometheus/adapter-rules.yml").read_text(encoding="utf-8"))["rules"]
-    assert [rule["name"]["as"] for rule in rules] == [metric["pods"]["metric"]["name"]]
-    (metric,) = Release(chart, SETS["scaled on processors"])["HorizontalPodAutoscaler"]["spec"]["metrics"]
-    assert metric["resource"] == {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}}
-    # Utilisation is a share of the request: without one the autoscaler has nothing to go by.
-    assert "cpu" in Release(chart, SETS["scaled on processors"]).container["resources"]["requests"]
+    assert [rule["name"]["as"] for rule in rules] == [waits["pods"]["metric"]["name"]]
+    assert processors["resource"] == {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}}
+    assert metrics(SETS["scaled on processors"]) == [processors]
+    # Utilisation is a share of the request, for which Kubernetes takes a limit that stands alone. Without either it
+    # would be an error at every look, and no replica would ever be taken away.
+    assert metrics(SETS["scaled on the queue alone"]) == [waits]
+    limited = {**SETS["scaled on the queue alone"], "resources": {"requests": {"cpu": None}}}
+    assert metrics(limited) == [waits, processors]
+    assert "by the use of processors alone" in Release(chart, SETS["everything"]).notes
+    assert "nothing is scaled" in Release(chart, SETS["scaled on the queue alone"]).notes
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_drain_of_nodes_takes_one_replica_at_a_time_unless_told_otherwise(chart: Any, name: str) -> None:
+    release = Release(chart, SETS[name])
+    if name == "alone":
+        assert "PodDisruptionBudget" not in release
+        return
+    spec = release["PodDisruptionBudget"]["spec"]
+    assert spec.pop("selector") == release["Deployment"]["spec"]["selector"]
+    most = "25%" if name == "everything" else 1
+    assert spec == {"maxUnavailable": most, "unhealthyPodEvictionPolicy": "AlwaysAllow"}
+
+
+def test_a_rollout_takes_no_replica_before_its_successor_is_ready(release: Release) -> None:
+    strategy = release["Deployment"]["spec"]["strategy"]
+    assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
+
+
+def test_replicas_spread_over_nodes_and_zones_unless_told_otherwise(chart: Any) -> None:
+    release = Release(chart, SETS["least"])
+    common = {
+        "maxSkew": 1,
+        # A cluster of one node or zone must still start them all.
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": release["Deployment"]["spec"]["selector"],
+        "matchLabelKeys": ["pod-template-hash"],
+    }
+    assert release.pod["topologySpreadConstraints"] == [
+        {"topologyKey": "kubernetes.io/hostname", **common},
+        {"topologyKey": "topology.kubernetes.io/zone", **common},
+    ]
+    told = SETS["everything"]["topologySpreadConstraints"]
+    assert Release(chart, SETS["everything"]).pod["topologySpreadConstraints"] == told
 
 
 def test_the_network_policy_lets_nothing_out_and_only_the_named_in(chart: Any) -> None:

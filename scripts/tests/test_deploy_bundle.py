@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,10 +19,16 @@ from typing import Any
 import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
-from loopback_only import NOT_ALLOWED, USER
+from loopback_only import PORT, TAKES_ROOT, USER, Plan, seen_apart
 from rust_sources import ROOT, cargo_version
 
-BINARY = Path(os.environ.get("DICHROIC_TEST_BINARY", ROOT / "target/debug/dichroic"))
+try:
+    import tomllib
+except ImportError:
+    import tomli as tomllib
+
+# Built without default features, as what `make bundle` packs.
+BINARY = Path(os.environ.get("DICHROIC_TEST_BUNDLED", ROOT / "target/bundled/dichroic"))
 PYTHON = ROOT / ".venv/bin/python"
 CATEGORIES = ["sexual", "hate", "self_harm", "violence", "defamation"]
 # Makes a key pair as `minisign -G -W` does, with the library that signs.
@@ -56,7 +61,8 @@ def work() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def bundle(work: Path) -> Path:
     """The tar, signed; its public key lies beside it as minisign.pub."""
-    assert BINARY.is_file() and PYTHON.is_file(), "run `make setup` and `cargo build` first (make test does)"
+    assert PYTHON.is_file(), "run `make setup` first (make test does)"
+    assert BINARY.is_file(), f"{BINARY} is missing: make test-deploy builds it"
     keys = [str(work / "minisign.key"), str(work / "minisign.pub")]
     subprocess.run([PYTHON, "-c", MAKE_KEYS, *keys], check=True)
     command = [PYTHON, "scripts/bundle", str(BINARY), "--out", str(work), "--models", model(), "--level", "1"]
@@ -102,18 +108,33 @@ def test_the_server_verifies_the_bundle_that_it_came_in(bundle: Path, unpacked: 
     assert done.returncode == 1 and f"{graph.relative_to(unpacked)} is not the file" in done.stdout
 
 
+def test_the_server_of_a_bundle_is_no_client(unpacked: Path) -> None:
+    command = [str(unpacked / "bin/dichroic"), "bench", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2 and "unrecognized subcommand 'bench'" in done.stderr
+
+
+def test_settings_and_unit_are_those_of_the_checkout(unpacked: Path) -> None:
+    for name in ("deploy/dichroic.example.toml", "deploy/systemd/dichroic.service"):
+        assert (unpacked / name).read_bytes() == (ROOT / name).read_bytes(), name
+
+
 def test_the_bill_of_materials_is_cyclonedx_and_has_every_crate(unpacked: Path) -> None:
     text = (unpacked / "sbom.cdx.json").read_text(encoding="utf-8")
     assert JsonStrictValidator(SchemaVersion.V1_5).validate_str(text) is None
     bill = json.loads(text)
     purls = {part.get("purl", "") for part in bill["components"]}
-    direct = re.search(r"\[dependencies\]\n(.*?)\n\[", (ROOT / "Cargo.toml").read_text(), re.DOTALL)[1]
-    names = re.findall(r"^([\w-]+) = ", direct, re.MULTILINE)
-    assert len(names) > 20
-    for name in names:
-        assert any(purl.startswith(f"pkg:cargo/{name}@") for purl in purls), name
-    # Test tools are in no server.
-    assert not any(purl.startswith("pkg:cargo/criterion@") for purl in purls)
+    direct = tomllib.loads((ROOT / "Cargo.toml").read_text(encoding="utf-8"))["dependencies"]
+    optional = {name for name, about in direct.items() if isinstance(about, dict) and about.get("optional")}
+    assert len(direct) > 20
+
+    def listed(name: str) -> bool:
+        return any(purl.startswith(f"pkg:cargo/{name}@") for purl in purls)
+
+    # What only a default feature asks for is not packed.
+    assert {name for name in direct if not listed(name)} == optional
+    # Nor are test tools in any server.
+    assert not listed("criterion")
     kinds = [part for part in bill["components"] if part["type"] == "machine-learning-model"]
     assert len(kinds) == len(list(unpacked.glob("models/*/build/*")))
 
@@ -143,28 +164,12 @@ def requests() -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def alone(work: Path, unpacked: Path) -> dict[str, Any]:
-    """What loopback_only.py saw."""
+def alone(unpacked: Path) -> dict[str, Any]:
+    """What was seen of the bundle, with the defaults of its server."""
     if os.geteuid() != 0:
-        pytest.skip("making a network and a mount namespace takes root")
-    apart = ["unshare", "--net", "--mount", "--"]
-    try:
-        allowed = subprocess.run([*apart, "true"], capture_output=True, text=True, check=False)
-    except OSError as error:
-        pytest.skip(f"unshare (util-linux) cannot be started: {error.strerror}")
-    if allowed.returncode != 0:
-        pytest.skip(f"this machine allows no namespaces: {allowed.stderr.strip()}")
-    asked = work / "requests.json"
-    asked.write_text(json.dumps(requests()), encoding="utf-8")
-    script = Path(__file__).with_name("loopback_only.py")
-    command = [*apart, sys.executable, script, unpacked, asked]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=560)
-    if done.returncode == NOT_ALLOWED:
-        pytest.skip(done.stderr.strip())
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
-    assert seen["answers"], f"the server was never ready: {seen['log']}"
-    return seen
+        pytest.skip(TAKES_ROOT)
+    listen = {"DICHROIC_LISTEN": f"127.0.0.1:{PORT}"}
+    return seen_apart(Plan(["bin/dichroic", "serve"], str(unpacked), requests(), listen), timeout=560)
 
 
 def test_all_four_operations_answer(alone: dict[str, Any]) -> None:

@@ -5,17 +5,22 @@ sources and with one another. Run by `make test-deploy`.
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from loopback_only import TAKES_ROOT, USER, Plan, seen_apart
 from nginx_conf import directives, seconds, size
 from rust_sources import ROOT, cargo_version, constant, default, error_codes, read, settings, text_defaults
+from tiny_replica import BINARY, MODEL
 
 try:
     import tomllib
@@ -23,7 +28,6 @@ except ImportError:
     import tomli as tomllib
 
 DEPLOY = ROOT / "deploy"
-USER = 65532
 
 
 # --- the image -----------------------------------------------------------------
@@ -92,7 +96,7 @@ def test_the_image_knows_its_user_and_its_settings() -> None:
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+def checkout(tmp_path: Path) -> Iterator[Path]:
     """A checkout with one small model."""
     folder = tmp_path / "checkout"
     component = folder / "models/beta-3-haiku/build/text"
@@ -103,7 +107,9 @@ def checkout(tmp_path: Path) -> Path:
     (folder / "models/beta-3-haiku/README.md").write_text("card", encoding="utf-8")
     for name in ("LICENSE", "deploy"):
         (folder / name).symlink_to(ROOT / name)
-    return folder
+    yield folder
+    # A root with the server in it is large, and pytest keeps its folders for a while.
+    shutil.rmtree(folder)
 
 
 def lay_out(checkout: Path, binary: Path, library: Path) -> subprocess.CompletedProcess[str]:
@@ -146,6 +152,34 @@ def test_a_library_that_is_missing_fails_the_build(checkout: Path) -> None:
     broken.chmod(0o755)
     done = lay_out(checkout, broken, nginx)
     assert done.returncode != 0 and "libz.so.9 => not found" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason=TAKES_ROOT)
+def test_the_root_is_all_that_the_server_needs(checkout: Path) -> None:
+    """Started as the image starts it, with a small model and nothing else of this machine."""
+    assert BINARY.is_file(), f"{BINARY} is missing: run `cargo build` (make test-deploy does)"
+    component = checkout / "models" / MODEL / "build/text"
+    shutil.rmtree(component)
+    shutil.copytree(ROOT / "tests/fixtures/tiny-text", component)
+    done = lay_out(checkout, BINARY, ROOT / "runtime/libonnxruntime.so")
+    assert done.returncode == 0, done.stderr
+    server = dict(stages()["server"])
+    entry = json.loads(server["ENTRYPOINT"])
+    text = {"text": "the train leaves at nine", "model": MODEL}
+    plan = Plan(
+        [*entry, *json.loads(server["CMD"])],
+        server["WORKDIR"],
+        [{"path": "/v1/guardians/text", "body": text}],
+        root=str(checkout / "image"),
+        mounts={"/opt/dichroic/models": str(checkout / "image-models")},
+        tried=["/bin/sh", *entry],
+    )
+    seen = seen_apart(plan, timeout=400)
+    assert [status for status, _ in seen["answers"]] == [200], seen["log"]
+    assert seen["exit_code"] == 0, seen["log"]
+    assert (seen["user"], int(seen["capabilities"], 16), seen["writable"]) == ([str(USER)] * 4, 0, [])
+    assert seen["interfaces"] == ["lo"]
+    assert seen["started"] == entry, "there is a shell"
 
 
 # --- the composition -------------------------------------------------------------

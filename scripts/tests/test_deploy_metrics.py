@@ -1,13 +1,20 @@
 """The dashboard, the alert rules and the scrape configuration, held against the
-metrics that the server has. Run by `make test-deploy`.
+metrics that the server has; and those, as its sources name them, against what a
+running server tells. Run by `make test-deploy`.
 """
 
 from __future__ import annotations
 
+import base64
 import json
+import random
 import re
+import shutil
+import string
+import struct
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +23,8 @@ from typing import Any
 import promql_parser as promql
 import pytest
 import yaml
-from rust_sources import ROOT, error_codes, label_values, metrics, settings
+from rust_sources import ROOT, error_codes, label_values, metrics, operations, settings
+from tiny_replica import MODEL, Answer, Replica, free_port, make_key
 
 DEPLOY = ROOT / "deploy"
 PROMTOOL = Path(sys.executable).with_name("promtool")
@@ -217,8 +225,12 @@ def test_every_alert_is_tested_to_fire_and_to_stay_silent() -> None:
     assert {case["alertname"] for case in cases if not case["exp_alerts"]} == named
 
 
-def promtool(*words: str, folder: Path = DEPLOY / "prometheus") -> subprocess.CompletedProcess[str]:
-    return subprocess.run([PROMTOOL, *words], cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+def promtool(
+    *words: str, folder: Path = DEPLOY / "prometheus", given: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PROMTOOL, *words], cwd=folder, input=given, capture_output=True, text=True, check=False, timeout=120
+    )
 
 
 def test_prometheus_takes_the_rules_and_they_fire_as_said() -> None:
@@ -369,3 +381,232 @@ def test_panels_have_their_own_place_and_number() -> None:
 
 def test_nothing_is_fetched_from_an_address() -> None:
     assert "http" not in json.dumps(dashboard())
+
+
+# --- a running server --------------------------------------------------------------
+
+COMPONENTS = {"text": "tiny-text", "image": "tiny-image", "ocr": "tiny-reader", "generator": "tiny-generator"}
+BATCH_TOKENS = "256"
+# Without a series before their first event; all others are there from the start, so that an increase from 0 is seen.
+APPEAR_WITH_USE = {
+    "dichroic_requests_total",
+    "dichroic_request_duration_seconds",
+    "dichroic_rejected_total",
+    "dichroic_flagged_total",
+    "dichroic_regenerated_total",
+}
+# Name and values of the labels, in the labels' order, without `model`.
+Series = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One answer, and the scrapes before and after it."""
+
+    answer: Answer
+    before: str
+    after: str
+
+    def rises(self) -> dict[Series, float]:
+        """By how much each series rose; buckets and what belongs to the process left out."""
+        before = samples(self.before)
+        changes = {series: value - before.get(series, 0) for series, value in samples(self.after).items()}
+        return {series: change for series, change in changes.items() if change and series[0].startswith("dichroic_")}
+
+
+@dataclass(frozen=True)
+class Live:
+    """What a server told: before it was asked anything, around the first of each operation, and in the end."""
+
+    fresh: str
+    asked: dict[str, Asked]
+    refused: Asked
+    used: str
+
+
+def samples(scrape: str) -> dict[Series, float]:
+    found: dict[Series, float] = {}
+    for line in scrape.splitlines():
+        sample = re.fullmatch(r"(\w+)(?:{(.*)})? (\S+)", line)
+        if sample is None or sample[1].endswith("_bucket"):
+            continue
+        labels = sorted(re.findall(r'(\w+)="([^"]*)"', sample[2] or ""))
+        found[(sample[1], *(value for label, value in labels if label != "model"))] = float(sample[3])
+    return found
+
+
+def declared(scrape: str) -> dict[str, tuple[str, set[str]]]:
+    """Kind and labels of every metric in a scrape."""
+    found: dict[str, tuple[str, set[str]]] = {}
+    for name, kind in re.findall(r"^# TYPE (\w+) (\w+)$", scrape, re.MULTILINE):
+        ending = "_count" if kind == "histogram" else ""
+        labelled = re.findall(rf"^{name}{ending}(?:{{(.*)}})? ", scrape, re.MULTILINE)
+        assert labelled, f"{name} has no sample"
+        found[name] = (kind, {label for labels in labelled for label in re.findall(r'(\w+)="', labels)})
+    return found
+
+
+def install(folder: Path) -> None:
+    """All components. The classifiers are of random weights: calibrated so, every picture is flagged and no text, and
+    the texts that are written are given out.
+    """
+    for component, fixture in COMPONENTS.items():
+        place = folder / MODEL / "build" / component
+        shutil.copytree(ROOT / "tests/fixtures" / fixture, place)
+        manifest = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
+        for category in manifest.get("text_classifier", {}).get("calibration", []):
+            category["point"] = 50.0
+        if component == "image":
+            manifest["image_classifier"]["sexual"]["bias"] = 50.0
+        (place / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+
+
+def picture() -> str:
+    """A bright bar on black, which the tiny reader takes for a line of text; PNG in base64."""
+    width, height = 96, 64
+    rows = [bytes(255 * (20 <= y < 36 and 8 <= x < 88) for x in range(width)) for y in range(height)]
+    chunks = [
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)),
+        (b"IDAT", zlib.compress(b"".join(b"\0" + row for row in rows))),
+        (b"IEND", b""),
+    ]
+    file = b"\x89PNG\r\n\x1a\n"
+    for name, data in chunks:
+        file += struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+    return base64.b64encode(file).decode()
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    folder = tmp_path_factory.mktemp("live")
+    install(folder / "models")
+    key = make_key(folder / "keys.json", "--limit", "100000", "--burst", "1000")
+    replica = Replica(
+        folder / "replica",
+        folder / "keys.json",
+        DICHROIC_MODELS_DIR=str(folder / "models"),
+        DICHROIC_SPECULATION="lookup",
+        # Nobody listens there: the metric of limits that are judged without Redis exists where there is one.
+        DICHROIC_REDIS_URL=f"redis://127.0.0.1:{free_port()}",
+        # Nothing is measured, so nothing runs that was not asked for.
+        DICHROIC_BATCH_TOKENS=BATCH_TOKENS,
+    )
+
+    def scrape() -> str:
+        status, text = replica.get("/metrics")
+        assert status == 200
+        return text
+
+    def ask(operation: str, fields: dict[str, str], key: str = key) -> Asked:
+        before = scrape()
+        answer = replica.post(operations()[operation], key, fields)
+        return Asked(answer, before, scrape())
+
+    try:
+        fresh = scrape()
+        asked = {
+            "guardian_text": ask("guardian_text", {"text": "the train leaves at nine"}),
+            "guardian_image": ask("guardian_image", {"image": picture()}),
+            "prism_text": ask("prism_text", {"text": "the soup was too salty"}),
+            "sunshine_text": ask("sunshine_text", {"text": "it rains, and the roof leaks"}),
+            "moderation": ask("moderation", {"input": "a nice day"}),
+        }
+        refused = ask("guardian_text", {"text": "the train leaves at ten"}, key + "x")
+        guess(replica, key)
+        yield Live(fresh, asked, refused, scrape())
+    finally:
+        replica.stop()
+
+
+def guess(replica: Replica, key: str) -> None:
+    """Asks until a guess was made: random weights now and then write a letter twice, and these texts hold many such."""
+    guessed = f'dichroic_guessed_tokens_total{{component="generator",model="{MODEL}"}}'
+    for seed in range(20):
+        letters = random.Random(seed).sample(string.ascii_letters + string.digits, 40)
+        text = "".join(2 * letter for letter in letters)
+        assert replica.post(operations()["sunshine_text"], key, {"text": text}).status == 200
+        if replica.counter(guessed) > 0:
+            return
+
+
+def test_prometheus_has_nothing_to_say_against_what_is_told(live: Live) -> None:
+    for told in (live.fresh, live.used):
+        done = promtool("check", "metrics", given=told)
+        assert done.returncode == 0 and not done.stdout + done.stderr, done.stdout + done.stderr
+    done = promtool("check", "metrics", given=live.used.replace("dichroic_requests_total", "dichroic_requests"))
+    assert done.returncode != 0 and "dichroic_requests" in done.stdout + done.stderr, "it would not notice"
+
+
+def test_a_running_server_tells_the_metrics_that_its_sources_name(live: Live) -> None:
+    """What dashboard and alerts are held against; what a new server lacks appears with its first event."""
+    named = {name: (metric.kind, set(metric.labels)) for name, metric in metrics().items()}
+    assert declared(live.used) == named
+    assert named.keys() - declared(live.fresh).keys() == APPEAR_WITH_USE
+
+
+def passes(*components: str) -> set[Series]:
+    """What rises when these are run."""
+    kinds = ("queue_duration_seconds", "inference_duration_seconds", "batch_size", "batch_padding_ratio")
+    return {(f"dichroic_{kind}_count", component) for kind in kinds for component in components}
+
+
+READ = {
+    ("dichroic_tokenization_duration_seconds_count",),
+    ("dichroic_input_tokens_total", "text"),
+    ("dichroic_moderation_cache_misses_total", "text"),
+}
+WRITTEN = {
+    ("dichroic_input_tokens_total", "generator"),
+    ("dichroic_generated_tokens_total", "generator"),
+    ("dichroic_prefix_cache_hits_total", "generator"),
+}
+RISE: dict[str, set[Series]] = {
+    "guardian_text": passes("text") | READ,
+    "guardian_image": passes("image", "detector", "orientation", "recogniser", "text")
+    | READ
+    | {("dichroic_image_decode_duration_seconds_count",), ("dichroic_flagged_total", "sexual", "guardian_image")},
+    "prism_text": passes("text", "generator") | READ | WRITTEN | {("dichroic_shared_prompt_tokens_total", "generator")},
+    "sunshine_text": passes("text", "generator") | READ | WRITTEN,
+    "moderation": passes("text") | READ,
+}
+
+
+@pytest.mark.parametrize("operation", sorted(operations()))
+def test_what_an_operation_does_is_counted_and_nothing_else(live: Live, operation: str) -> None:
+    asked = live.asked[operation]
+    assert asked.answer.status == 200, asked.answer.body
+    rises = asked.rises()
+    assert rises.keys() >= RISE[operation], RISE[operation] - rises.keys()
+    components = {series[1] for series in RISE[operation] if series[0] == "dichroic_batch_size_count"}
+    assert {series[1] for series in rises if series[0] == "dichroic_batch_size_count"} == components
+    # Once, and under its own name.
+    of_requests = {series: change for series, change in rises.items() if series[0].startswith("dichroic_request")}
+    duration = of_requests.pop(("dichroic_request_duration_seconds_sum", operation))
+    assert of_requests == {
+        ("dichroic_requests_total", operation, "200"): 1,
+        ("dichroic_request_duration_seconds_count", operation): 1,
+    }
+    assert 0 < duration <= asked.answer.seconds, "seconds are meant, and the caller saw all of them"
+    assert rises["dichroic_limit_fallbacks_total", "away"] == 1
+    for fault in ("abandoned_total", "inference_failures_total", "worker_panics_total", "rejected_total"):
+        assert f"dichroic_{fault}" not in {series[0] for series in rises}
+
+
+def test_a_refusal_is_counted_by_its_code_and_reaches_no_model(live: Live) -> None:
+    rises = live.refused.rises()
+    assert live.refused.answer.status == 401
+    assert rises.pop(("dichroic_request_duration_seconds_sum", "guardian_text")) > 0
+    assert rises == {
+        ("dichroic_requests_total", "guardian_text", "401"): 1,
+        ("dichroic_request_duration_seconds_count", "guardian_text"): 1,
+        ("dichroic_rejected_total", "invalid_api_key"): 1,
+    }
+
+
+def test_guesses_and_answers_made_again_are_counted_and_the_set_batch_size_is_told(live: Live) -> None:
+    told = samples(live.used)
+    assert 0 < told["dichroic_guessed_tokens_total", "generator"] >= told["dichroic_accepted_tokens_total", "generator"]
+    reasons = {series[1] for series in told if series[0] == "dichroic_regenerated_total"}
+    assert reasons and reasons <= regeneration_reasons()
+    assert told["dichroic_batch_tokens", "text"] == int(BATCH_TOKENS)
+    assert told[("dichroic_requests_in_flight",)] == 1, "the scrape itself"

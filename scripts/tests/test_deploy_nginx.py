@@ -11,16 +11,15 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rust_sources import ROOT, constant
+from nginx_conf import NGINX, Nginx
+from rust_sources import constant
+from tiny_replica import free_port
 
-NGINX = Path(sys.executable).with_name("nginx")
 KEY = "a-key-that-no-log-may-hold"
 LIMIT = constant("http/extract.rs", "IMAGE_BODY_BYTES")
 
@@ -78,28 +77,9 @@ class Replica:
         self.server.server_close()
 
 
-class Balancer:
+class Balancer(Nginx):
     def __init__(self, folder: Path, replicas: list[Replica]) -> None:
-        self.folder, self.port = folder, free_port()
-        text = (ROOT / "deploy/nginx.conf").read_text(encoding="utf-8")
-        for number, replica in enumerate(replicas, start=1):
-            text = replaced(text, f"dichroic-{number}:8080", f"127.0.0.1:{replica.port}")
-        text = replaced(text, "listen 8080;", f"listen 127.0.0.1:{self.port};")
-        text = replaced(text, "/tmp/", f"{folder}/")
-        text = replaced(text, "/dev/stdout", f"{folder}/access")
-        text = replaced(text, "/dev/stderr", f"{folder}/error")
-        (folder / "nginx.conf").write_text(text, encoding="utf-8")
-        # Workers of an nginx that root starts would be somebody who may not enter this folder.
-        alone = "daemon off; user root;" if os.geteuid() == 0 else "daemon off;"
-        command = [NGINX, "-p", folder, "-c", "nginx.conf", "-e", folder / "error", "-g", alone]
-        self.process = subprocess.Popen(command)
-        for _ in range(200):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            assert self.process.poll() is None, (folder / "error").read_text(encoding="utf-8")
-            time.sleep(0.02)
-        raise AssertionError("nginx does not listen")
+        super().__init__(folder, ("127.0.0.1", free_port()), [f"127.0.0.1:{replica.port}" for replica in replicas])
 
     def ask(
         self, path: str = "/v1/guardians/text", body: bytes = b"{}", method: str = "POST", **headers: str
@@ -112,21 +92,6 @@ class Balancer:
             return answer.status, json.loads(answer.read()), answer.headers
         finally:
             connection.close()
-
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait(10)
-
-
-def replaced(text: str, old: str, new: str) -> str:
-    assert old in text, f"{old} is not in nginx.conf"
-    return text.replace(old, new)
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 @pytest.fixture
@@ -260,9 +225,7 @@ def test_the_balancer_is_alive_without_replicas(balancer: Balancer, replicas: li
 def test_no_credential_and_no_query_reach_the_log(balancer: Balancer) -> None:
     balancer.ask("/v1/guardians/text?note=secret-query")
     balancer.stop()
-    line = json.loads((balancer.folder / "access").read_text(encoding="utf-8").splitlines()[-1])
+    line = json.loads(balancer.log("access").splitlines()[-1])
     assert (line["path"], line["status"]) == ("/v1/guardians/text", 200)
-    logged = (balancer.folder / "access").read_text(encoding="utf-8") + (balancer.folder / "error").read_text(
-        encoding="utf-8"
-    )
+    logged = balancer.log("access") + balancer.log("error")
     assert KEY not in logged and "secret-query" not in logged

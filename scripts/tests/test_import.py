@@ -1,5 +1,6 @@
-"""Generators of anybody's: GGUF files through scripts/import, and models in the
-layout of Hugging Face's Optimum, added to a folder of models and asked over HTTP.
+"""Models of anybody's: GGUF files through scripts/import, and generators and
+classifiers in the layout of Hugging Face's Optimum, added to a folder of models
+and asked over HTTP.
 
 All are tiny, with seeded random weights, and built here: what they say means
 nothing, so the tests look at whether they say it, and at the numbers behind it.
@@ -22,11 +23,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "tests")]
 
+import tiny_bert  # noqa: E402
 import tiny_causal  # noqa: E402
 import tiny_checkpoint  # noqa: E402
 from forge import imported  # noqa: E402
 from forge.reference import Reference  # noqa: E402
 from running_server import BINARY, Running, start  # noqa: E402
+from tokenizers import Tokenizer  # noqa: E402
 
 # Long enough for the prompts, letter by letter.
 TINY = tiny_checkpoint.Tiny(context=4096)
@@ -34,6 +37,10 @@ TOKENS = np.random.default_rng(3).integers(0, 320, 40).tolist()
 TEXTS = ["It rained all day.", "We won the match.", "My sister Anna has a job in Leeds."]
 IMPORTED = {"alpha-4o-mini": "llama", "beta-3-haiku": "qwen2", "gamma-1.5-flash": "gemma3"}
 EXPORTED = "delta-3.1"
+LABELS = ["toxic", "severe_toxic", "obscene", "threat", "insult", "identity_hate"]
+MAPPED = {"toxic": "hate", "identity_hate": "hate", "obscene": "sexual", "threat": "violence"}
+# Labels of which several may be true, and labels that exclude one another.
+PROBLEMS = {"alpha-4o-mini": "multi_label_classification", "beta-3-haiku": None}
 
 
 def run(*command: object, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -64,7 +71,8 @@ def own_prompts(architecture: str, folder: Path) -> list[object]:
     if architecture != "gemma3":
         return []
     ends = {"positive": "\nGladly", "negative": "\nSadly", "reply": "\nKindly"}
-    prompts = {"tasks": {task: {"prefix": "Text: ", "suffix": end} for task, end in ends.items()}, "stop": ["<|im_end|>"]}
+    tasks = {task: {"prefix": "Text: ", "suffix": end} for task, end in ends.items()}
+    prompts = {"tasks": tasks, "stop": ["<|im_end|>"]}
     file = folder / "prompts.json"
     file.write_text(json.dumps(prompts), encoding="utf-8")
     return ["--prompts", file]
@@ -133,7 +141,83 @@ def test_manifests_say_who_keeps_the_cache(server: Running) -> None:
     ]
 
 
-# --- the exported graph ---------------------------------------------------------
+# --- a classifier of its own architecture ---------------------------------------
+
+
+def bert(identifier: str) -> tiny_bert.Bert:
+    return tiny_bert.Bert(seed=29 + list(PROBLEMS).index(identifier), labels=LABELS)
+
+
+def expected_scores(identifier: str, logits: np.ndarray) -> dict[str, float]:
+    """Category by category, as Hugging Face's pipeline reads the labels."""
+    found = dict.fromkeys(("sexual", "hate", "self_harm", "violence", "defamation"), 0.0)
+    raised = np.exp(logits)
+    for label, logit, share in zip(LABELS, logits, raised / raised.sum()):
+        category = MAPPED.get(label)
+        if category is not None and PROBLEMS[identifier]:
+            found[category] = max(found[category], 1 / (1 + float(np.exp(-logit))))
+        elif category is not None:
+            found[category] += float(share)
+    return found
+
+
+@pytest.fixture(scope="module")
+def classifiers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("classifiers")
+    for identifier, problem in PROBLEMS.items():
+        exported = tiny_bert.write(folder / f"bert-{identifier}", bert(identifier), problem)
+        labels = [word for label, category in MAPPED.items() for word in ("--map", f"{label}={category}")]
+        done = add(exported, identifier, folder, *labels)
+        assert done.returncode == 0, done.stderr
+    running = start(folder, DICHROIC_MODELS_DIR=str(folder / "models"))
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.mark.parametrize("identifier", PROBLEMS)
+def test_a_bert_scores_over_http_what_its_weights_say(classifiers: Running, identifier: str) -> None:
+    texts = ["you are nice", "i hate rain", "my sister won the match, and we sang all the way home!", "a", "ok? 42"]
+    tokenizer = Tokenizer.from_file(str(classifiers.folder / f"bert-{identifier}" / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    weights, expected = bert(identifier), []
+    for text in texts:
+        ids = np.array([tokenizer.encode(text).ids])
+        expected.append(expected_scores(identifier, weights.logits(ids, np.ones_like(ids), np.zeros_like(ids))[0]))
+
+    def ask(text: str) -> dict[str, float]:
+        answer = classifiers.post("/v1/guardians/text", {"text": text, "model": identifier})
+        assert answer.status_code == 200, answer.text
+        return answer.json()["category_scores"]
+
+    # At once, so that the server pads them to one another.
+    with ThreadPoolExecutor(len(texts)) as pool:
+        found = list(pool.map(ask, texts))
+    for text, scores, wanted in zip(texts, found, expected):
+        assert scores == pytest.approx(wanted, abs=1e-4), text
+    # The texts are further apart than what is allowed for.
+    for category in set(MAPPED.values()):
+        assert np.ptp([wanted[category] for wanted in expected]) > 0.01, category
+
+
+def test_the_exported_bert_is_the_architecture(tmp_path: Path) -> None:
+    weights = bert("alpha-4o-mini")
+    session = ort.InferenceSession(str(tiny_bert.write(tmp_path / "bert", weights, None) / "model.onnx"))
+    random = np.random.default_rng(5)
+    shape = (3, 40)
+    # Short rows are filled up with anything at all, which must not count.
+    mask = (np.arange(40) < np.array([[40], [7], [1]])).astype(np.int64)
+    ids, types = random.integers(0, len(tiny_bert.VOCABULARY), shape), random.integers(0, 2, shape)
+    feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+    expected = weights.logits(ids, mask, types)
+    np.testing.assert_allclose(session.run(["logits"], feeds)[0], expected, atol=1e-4)
+    without = weights.logits(ids, np.ones_like(mask), types)
+    assert np.abs(without - expected)[1:].max() > 0.1, "the mask makes no difference"
+
+
+# --- the exported graph of a generator -------------------------------------------
 
 
 @pytest.mark.parametrize("positions", [True, False])

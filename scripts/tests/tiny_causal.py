@@ -30,25 +30,10 @@ TEMPLATE = (
 WINDOW = 4096
 
 
-class _Llama:
-    """Lays the graph, node by node."""
+class Graph:
+    """Lays a graph, node by node."""
 
-    def __init__(self, path: Path, past: bool, positions: bool, miscounts: bool) -> None:
-        reader = gguf.GGUFReader(str(path))
-        self.weights = {
-            tensor.name: np.array(gguf.quants.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
-            for tensor in reader.tensors
-        }
-
-        def field(name: str) -> Any:
-            return reader.fields[f"llama.{name}"].contents()
-
-        self.layers, self.heads, self.kv_heads = (
-            field(name) for name in ("block_count", "attention.head_count", "attention.head_count_kv")
-        )
-        self.head_dim = field("embedding_length") // self.heads
-        self.epsilon, self.base = field("attention.layer_norm_rms_epsilon"), field("rope.freq_base")
-        self.past, self.positions, self.miscounts = past, positions, miscounts
+    def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, np.ndarray] = {}
 
@@ -64,6 +49,39 @@ class _Llama:
 
     def number(self, value: float) -> str:
         return self.constant(value, np.float32)
+
+    def finished(
+        self, inputs: list[onnx.ValueInfoProto], outputs: list[onnx.ValueInfoProto], opset: int = 18
+    ) -> onnx.ModelProto:
+        constants = [numpy_helper.from_array(value, name) for name, value in self.constants.items()]
+        model = helper.make_model(
+            helper.make_graph(self.nodes, "main_graph", inputs, outputs, constants),
+            opset_imports=[helper.make_opsetid("", opset)],
+            ir_version=9,
+            producer_name="dichroic",
+        )
+        onnx.checker.check_model(model)
+        return model
+
+
+class _Llama(Graph):
+    def __init__(self, path: Path, past: bool, positions: bool, miscounts: bool) -> None:
+        super().__init__()
+        reader = gguf.GGUFReader(str(path))
+        self.weights = {
+            tensor.name: np.array(gguf.quants.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
+            for tensor in reader.tensors
+        }
+
+        def field(name: str) -> Any:
+            return reader.fields[f"llama.{name}"].contents()
+
+        self.layers, self.heads, self.kv_heads = (
+            field(name) for name in ("block_count", "attention.head_count", "attention.head_count_kv")
+        )
+        self.head_dim = field("embedding_length") // self.heads
+        self.epsilon, self.base = field("attention.layer_norm_rms_epsilon"), field("rope.freq_base")
+        self.past, self.positions, self.miscounts = past, positions, miscounts
 
     def linear(self, x: str, name: str) -> str:
         return self.node("MatMul", [x, self.constant(self.weights[f"{name}.weight"].T, np.float32)])
@@ -165,15 +183,7 @@ class _Llama:
                     helper.make_tensor_value_info(f"past_key_values.{layer}.{half}", TensorProto.FLOAT, cache)
                 )
                 outputs.append(helper.make_tensor_value_info(f"present.{layer}.{half}", TensorProto.FLOAT, grown))
-        constants = [numpy_helper.from_array(value, name) for name, value in self.constants.items()]
-        model = helper.make_model(
-            helper.make_graph(self.nodes, "main_graph", inputs, outputs, constants),
-            opset_imports=[helper.make_opsetid("", 18)],
-            ir_version=9,
-            producer_name="dichroic",
-        )
-        onnx.checker.check_model(model)
-        return model
+        return self.finished(inputs, outputs)
 
 
 def write(

@@ -11,8 +11,11 @@ import os
 import secrets
 import shutil
 import socket
+import ssl
 import subprocess
+import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rust_sources import ROOT
@@ -43,22 +46,85 @@ def make_key(keys_file: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
+def eventually(true: Callable[[], bool], told: str, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, told
+        time.sleep(0.05)
+
+
 class Answer:
-    """Status, headers and how long it took."""
+    """Status, headers, body and how long it took."""
 
-    def __init__(self, status: int, headers: http.client.HTTPMessage, seconds: float) -> None:
-        self.status, self.headers, self.seconds = status, headers, seconds
+    def __init__(self, status: int, headers: http.client.HTTPMessage, body: bytes, seconds: float) -> None:
+        self.status, self.headers, self.body, self.seconds = status, headers, body, seconds
 
 
-class Replica:
-    """A server process; its log is the file `log` of its folder."""
+class Endpoint:
+    """Where requests go: a server, or a balancer before servers. With a context it is asked over TLS."""
 
-    def __init__(self, folder: Path, keys_file: Path, **settings: str) -> None:
+    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        self.host, self.port, self.tls = host, port, tls
+
+    def connect(self) -> http.client.HTTPConnection:
+        if self.tls is not None:
+            return http.client.HTTPSConnection(self.host, self.port, timeout=ANSWER_SECONDS, context=self.tls)
+        return http.client.HTTPConnection(self.host, self.port, timeout=ANSWER_SECONDS)
+
+    def get(self, path: str) -> tuple[int, str]:
+        connection = self.connect()
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def ask(self, key: str, connection: http.client.HTTPConnection | None = None) -> Answer:
+        """One text moderated, over the given connection or one of its own."""
+        return self.post("/v1/guardians/text", key, {"text": "the train leaves at nine"}, connection=connection)
+
+    def post(
+        self,
+        path: str,
+        key: str,
+        fields: Mapping[str, str],
+        *,
+        headers: Mapping[str, str] | None = None,
+        connection: http.client.HTTPConnection | None = None,
+    ) -> Answer:
+        own = connection or self.connect()
+        try:
+            start = time.monotonic()
+            body = json.dumps({"model": MODEL, **fields})
+            sent = {"Authorization": f"Bearer {key}", "Content-Type": "application/json", **(headers or {})}
+            own.request("POST", path, body, sent)
+            answer = own.getresponse()
+            read = answer.read()
+            return Answer(answer.status, answer.headers, read, time.monotonic() - start)
+        finally:
+            if connection is None:
+                own.close()
+
+
+class Replica(Endpoint):
+    """A server process, on a free port of loopback or where it is told; its log is the file `log` of its folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        keys_file: Path,
+        tls: ssl.SSLContext | None = None,
+        address: tuple[str, int] | None = None,
+        /,
+        **settings: str,
+    ) -> None:
         assert BINARY.is_file(), f"{BINARY} is missing: run `cargo build` (make test-deploy does)"
         library = ROOT / "runtime/libonnxruntime.so"
         assert library.exists(), f"{library} is missing: run `make setup`"
         folder.mkdir(parents=True)
-        self.folder, self.port = folder, free_port()
+        super().__init__(*(address or ("127.0.0.1", free_port())), tls)
+        self.folder = folder
         model = folder / "models" / MODEL / "build" / "text"
         shutil.copytree(ROOT / "tests/fixtures/tiny-text", model)
         environment = {
@@ -69,7 +135,7 @@ class Replica:
             "DICHROIC_KEYS_FILE": str(keys_file),
             # Nobody is told: keys that are made later take their time until they are read.
             "DICHROIC_API_KEY": secrets.token_urlsafe(32),
-            "DICHROIC_LISTEN": f"127.0.0.1:{self.port}",
+            "DICHROIC_LISTEN": f"{self.host}:{self.port}",
             "DICHROIC_THREADS": "2",
             **settings,
         }
@@ -93,33 +159,6 @@ class Replica:
             assert time.monotonic() < deadline, "the server was not ready in time"
             time.sleep(0.05)
 
-    def connect(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_SECONDS)
-
-    def get(self, path: str) -> tuple[int, str]:
-        connection = self.connect()
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-        finally:
-            connection.close()
-
-    def ask(self, key: str, connection: http.client.HTTPConnection | None = None) -> Answer:
-        """One text moderated, over the given connection or one of its own."""
-        own = connection or self.connect()
-        try:
-            start = time.monotonic()
-            body = json.dumps({"text": "the train leaves at nine", "model": MODEL})
-            headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-            own.request("POST", "/v1/guardians/text", body, headers)
-            answer = own.getresponse()
-            answer.read()
-            return Answer(answer.status, answer.headers, time.monotonic() - start)
-        finally:
-            if connection is None:
-                own.close()
-
     def log(self) -> str:
         return (self.folder / "log").read_text(encoding="utf-8", errors="replace")
 
@@ -140,3 +179,37 @@ class Replica:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+class Load:
+    """Callers that ask without a pause until they are told to stop."""
+
+    def __init__(self, endpoints: Sequence[Endpoint], key: str, callers: int = 3) -> None:
+        self.answers: list[Answer] = []
+        self.lost: list[Exception] = []
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._call, args=[endpoint, key]) for endpoint in endpoints for _ in range(callers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _call(self, endpoint: Endpoint, key: str) -> None:
+        connection = endpoint.connect()
+        while not self._stop.is_set():
+            try:
+                self.answers.append(endpoint.ask(key, connection))
+            except (OSError, http.client.HTTPException) as error:
+                self.lost.append(error)
+                connection.close()
+                connection = endpoint.connect()
+        connection.close()
+
+    def end(self) -> None:
+        """No further request; those under way go on."""
+        self._stop.set()
+
+    def stop(self) -> None:
+        self.end()
+        for thread in self._threads:
+            thread.join()
