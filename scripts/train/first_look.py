@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import json
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +34,9 @@ from measure import pages, pictures  # noqa: E402
 LONG, SHORT = 1152, 864
 # Left, top, right, bottom.
 Box = tuple[int, int, int, int]
+# What is a sign, as `shows_signs` of src/imaging/reading/regions.rs has it, but for a region's sides: they are taken
+# level here.
+SIGN_MEAN, SIGN_SIDE, SIGN_LENGTH = 0.4, 64, 2
 SIZES = (12, 14, 16, 20, 24)
 COLOURS = ("black", "white", "gold", "firebrick")
 WORDS = (
@@ -54,14 +59,39 @@ class Detector:
         self._multiple, self._threshold = spec["multiple"], spec["threshold"]
         self._session = onnxruntime.InferenceSession(folder / "detector.onnx")
 
-    def sees_text(self, picture: Image.Image, share: float, within: Box | None = None) -> bool:
-        """Whether any pixel counts as text, of all or of those in a box of the full size."""
+    def finds(self, picture: Image.Image, within: Box) -> bool:
+        """Whether any pixel in a box counts as text at full size."""
+        left, top, right, bottom = within
+        return bool((self._map(picture, 1.0)[top:bottom, left:right] > self._threshold).any())
+
+    def shows_signs(self, picture: Image.Image, share: float) -> bool:
+        found = self._map(picture, share)
+        for pixels in regions(found > self._threshold):
+            rows, columns = np.array(pixels).T
+            short, long = sorted((int(np.ptp(rows)) + 1, int(np.ptp(columns)) + 1))
+            if (short <= SIGN_SIDE or long >= short * SIGN_LENGTH) and found[rows, columns].mean() >= SIGN_MEAN:
+                return True
+        return False
+
+    def _map(self, picture: Image.Image, share: float) -> np.ndarray:
         width, height = (round(side * share) for side in picture.size)
         pixels = np.asarray(picture.resize((width, height), Image.Resampling.BOX))
         rim = ((0, -height % self._multiple), (0, -width % self._multiple), (0, 0))
         (found,) = self._session.run(None, {"pixels": np.pad(pixels, rim, mode="edge")[None]})
-        left, top, right, bottom = within or (0, 0, *picture.size)
-        return bool((found[0, 0, top:bottom, left:right] > self._threshold).any())
+        return np.asarray(found[0, 0])
+
+
+def regions(inside: np.ndarray) -> Iterator[list[tuple[int, int]]]:
+    """The pixels of each region that holds together, corners included."""
+    left = {(int(row), int(column)) for row, column in zip(*np.nonzero(inside), strict=True)}
+    while left:
+        found = [left.pop()]
+        for row, column in found:
+            for near in itertools.product((row - 1, row, row + 1), (column - 1, column, column + 1)):
+                if near in left:
+                    left.remove(near)
+                    found.append(near)
+        yield found
 
 
 def photograph(data: bytes) -> Image.Image | None:
@@ -109,14 +139,14 @@ def main() -> None:
             continue
         shown += 1
         # What already shows a sign is searched in full, whatever is drawn on it.
-        if detector.sees_text(picture, args.share):
+        if detector.shows_signs(picture, args.share):
             continue
         bare += 1
         for size in SIZES:
             line, box = written(picture, size, choose)
-            if detector.sees_text(line, 1.0, box):
+            if detector.finds(line, box):
                 drawn[size] += 1
-                missed[size] += not detector.sees_text(line, args.share)
+                missed[size] += not detector.shows_signs(line, args.share)
     print(f"{shown} photographs; without a sign of text at {args.share:g} of their size: {bare}")
     print("| Letters | Lines found at full size | Without a sign at the first look |\n| --- | --- | --- |")
     for size in SIZES:

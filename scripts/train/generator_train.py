@@ -167,7 +167,7 @@ def main() -> None:
     parser.add_argument("--extra", type=Path, nargs="*", default=[], help="JSON lines of further checked answers, in the form of ours")
     parser.add_argument("--start", type=Path, help="adapter to go on from")
     parser.add_argument("--langs", nargs="*", default=["en"], help="languages to learn from")
-    parser.add_argument("--most", type=int, default=10**6, help="lines of ours of one language that a pass takes")
+    parser.add_argument("--most", type=int, default=10**6, help="lines of one language that a pass takes, of those with lines kept aside")
     parser.add_argument("--passes", type=float, default=2.0)
     parser.add_argument("--recipe", type=Path, help="model.json: learn with the error of its generator's quantisation in view")
     parser.add_argument("--settle-every", type=int, default=50, help="steps between two quantisations, with --recipe")
@@ -185,6 +185,7 @@ def main() -> None:
 
     train, aside = generator_data.split(generator_data.written())
     train, aside = ([e for e in side if e.lang in args.langs and e.answers] for side in (train, aside))
+    learned = [e for e in generator_data.written(names=generator_data.LEARNED) if e.lang in args.langs]
     extra = [
         generator_data.example_of(json.loads(line), "extra")
         for path in args.extra for line in path.read_text(encoding="utf-8").splitlines()
@@ -194,7 +195,8 @@ def main() -> None:
     plan: list[list[Tree]] = []
     passes = args.passes
     while passes > 0:
-        rows = generator_data.at_most(train, args.most, rng) + extra + (generator_data.public(args.data, rng) if args.data else [])
+        rows = generator_data.at_most(train, args.most, rng) + learned + extra
+        rows += generator_data.public(args.data, rng) if args.data else []
         trees = [Tree(row, prompts, list(row.answers)) for row in rows]
         trees = [tree for tree in trees if len(tree.ids) <= 420]
         whole = order(trees, args.budget, rng)
@@ -225,7 +227,7 @@ def main() -> None:
         log(f"resumed after {done} steps")
     else:
         log(glance(model, look, device))
-    log(f"{len(train)} lines of ours, {len(extra)} more, {len(plan)} steps, {sum(len(t.ids) for b in plan for t in b)} tokens")
+    log(f"{len(train) + len(learned)} lines of ours, {len(extra)} more, {len(plan)} steps, {sum(len(t.ids) for b in plan for t in b)} tokens")
 
     if precision:
         model.settle(args.gguf, precision)

@@ -44,7 +44,7 @@ pub struct Bundle {
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
     /// The manifest or a file could not be read.
-    #[error("cannot read {}: {source}; to install the model again, {INSTALL}", path.display())]
+    #[error("cannot read {}: {source}; check who may read it, or install the model again: {INSTALL}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,

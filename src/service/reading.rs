@@ -2,7 +2,7 @@
 //!
 //! What is cut, turned and put in order runs on the rayon pool; at most one such task of a picture is queued at a
 //! time. A picture without text costs the detector's pass and nothing more; where a first look at a smaller picture is
-//! asked for, only that.
+//! asked for, only that. One file of more than 400 lines, because all its steps hold on to the same pages and permit.
 
 use std::{
     sync::Arc,
@@ -22,7 +22,7 @@ use crate::{
     engine::Batcher,
     imaging::{
         self, Frame, Limits, TextBox,
-        reading::{OverviewLimits, Page, RegionRules, Strip, StripRules, passages, text_boxes},
+        reading::{OverviewLimits, Page, RegionRules, Strip, StripRules, passages, shows_signs, text_boxes},
     },
     registry::manifest::TextReaderSpec,
     runtime::{LinePixels, PagePixels, Reading, TextMap},
@@ -205,8 +205,7 @@ impl TextReader {
         Ok(sheets)
     }
 
-    /// The pages with signs of text at a share of their size: any pixel at all that would count as text. Letters too
-    /// small to be told from each other there still leave one.
+    /// The pages with signs of text at a share of their size.
     async fn with_signs(
         &self,
         pages: Vec<Arc<Page>>,
@@ -217,8 +216,11 @@ impl TextReader {
         let limits = OverviewLimits { share, ..self.overview_limits(pages.len()) };
         let (pages, _, maps) = self.maps(pages, limits, permit, deadline).await?;
         let threshold = self.spec.detector.threshold;
-        let shows = |map: &TextMap| map.probabilities.iter().any(|probability| *probability > threshold);
-        Ok(pages.into_iter().zip(maps).filter(|(_, map)| shows(map)).map(|(page, _)| page).collect())
+        self.holding(permit, move || {
+            let shows = |map: &TextMap| shows_signs(&map.probabilities, map.width, threshold);
+            pages.into_iter().zip(maps).filter(|(_, map)| shows(map)).map(|(page, _)| page).collect()
+        })
+        .await
     }
 
     /// Finds the boxes of every page.

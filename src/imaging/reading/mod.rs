@@ -13,5 +13,5 @@ mod strip;
 
 pub use layout::passages;
 pub use page::{Overview, OverviewLimits, Page};
-pub use regions::{RegionRules, text_boxes};
+pub use regions::{RegionRules, shows_signs, text_boxes};
 pub use strip::{Strip, StripRules};

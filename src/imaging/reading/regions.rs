@@ -12,6 +12,12 @@ const MOST_REGIONS: usize = 1000;
 const LEAST_SIDE: f32 = 3.0;
 /// Shortest side of a grown box, in pixels of the map.
 const LEAST_GROWN_SIDE: f32 = 5.0;
+/// Mean probability from which a region of a reduced page is a sign of text: small letters leave a pale spot there.
+const SIGN_MEAN: f32 = 0.4;
+/// Shorter side, in pixels of the map, up to which a region of any shape is a sign. A larger one is only if it is
+/// `SIGN_LENGTH` times as long as high: the detector also takes blurred things for text, and these whole.
+const SIGN_SIDE: f32 = 64.0;
+const SIGN_LENGTH: f32 = 2.0;
 /// Up to this slope a side counts as level: nothing is divided by it.
 const LEVEL: f32 = 1e-4;
 
@@ -52,6 +58,25 @@ pub fn text_boxes(map: &[f32], width: usize, scale: f32, rules: &RegionRules) ->
         (grown.width.min(grown.height) >= LEAST_GROWN_SIDE).then(|| grown.scaled(1.0 / scale))
     });
     boxes.collect()
+}
+
+/// Whether a map `[height, width]` of a reduced page shows signs of text, so that it is worth being looked at in full.
+/// Generous where `text_boxes` is strict: a region may be small and pale.
+pub fn shows_signs(map: &[f32], width: usize, threshold: f32) -> bool {
+    let is_sign = |runs: &Vec<Run>| {
+        let Some(around) = smallest_box(&hull(corners(runs))) else { return false };
+        let (short, long) = (around.width.min(around.height), around.width.max(around.height));
+        (short <= SIGN_SIDE || long >= short * SIGN_LENGTH) && mean_of(map, width, runs) >= SIGN_MEAN
+    };
+    width > 0 && regions(map, width, threshold).iter().any(is_sign)
+}
+
+/// The mean of the map over a region's own pixels.
+fn mean_of(map: &[f32], width: usize, runs: &[Run]) -> f32 {
+    let values = runs.iter().filter_map(|run| map.get(run.row * width + run.start..run.row * width + run.end));
+    let (sum, count) =
+        values.fold((0.0, 0), |(sum, count), values| (sum + values.iter().sum::<f32>(), count + values.len()));
+    sum / real(count.max(1))
 }
 
 /// The regions of pixels above the threshold that touch, corners included, as their runs from the top.
@@ -298,6 +323,20 @@ mod tests {
         assert_eq!(text_boxes(&frame, 100, 1.0, &RULES), []);
         let pale: Vec<f32> = map(|_, y| within(y, 10.0, 20.0)).iter().map(|value| value / 2.0).collect();
         assert_eq!(text_boxes(&pale, 100, 1.0, &RULES), []);
+    }
+
+    #[test]
+    fn signs_are_small_or_long_and_not_too_pale() {
+        let shows = |map: &[f32]| shows_signs(map, 100, RULES.threshold);
+        let paler = |map: Vec<f32>, by: f32| map.iter().map(|value| value * by).collect::<Vec<_>>();
+        let small = |x: f32, y: f32| within(x, 20.0, 24.0) && within(y, 10.0, 12.0);
+        assert_eq!(text_boxes(&map(small), 100, 1.0, &RULES), [], "too small to be found");
+        assert!(shows(&map(small)) && shows(&paler(map(small), 0.5)));
+        assert!(!shows(&paler(map(small), 0.4)), "0.36");
+        // A face, and a headline as high.
+        assert!(!shows(&map(|x, y| within(x, 10.0, 70.0) && within(y, 5.0, 55.0))));
+        assert!(shows(&map(|_, y| within(y, 5.0, 55.0))));
+        assert!(!shows(&map(|_, _| false)) && !shows_signs(&[], 0, 0.3) && !shows_signs(&[f32::NAN; 100], 10, 0.3));
     }
 
     #[test]
