@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -68,7 +69,8 @@ class Nginx:
         # Workers of an nginx that root starts would be somebody who may not enter this folder.
         alone = "daemon off; user root;" if os.geteuid() == 0 else "daemon off;"
         command: list[str | Path] = [NGINX, "-p", folder, "-c", "nginx.conf", "-e", folder / "error", "-g", alone]
-        self.process = subprocess.Popen(command)
+        # A session of its own, to which its workers belong.
+        self.process = subprocess.Popen(command, start_new_session=True)
         try:
             eventually(self._listens, "nginx does not listen")
         except BaseException:
@@ -86,7 +88,12 @@ class Nginx:
 
     def stop(self) -> None:
         self.process.terminate()
-        self.process.wait(10)
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            # Workers would outlive a master that is killed alone.
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
 
 
 def replaced(text: str, old: str, new: str) -> str:

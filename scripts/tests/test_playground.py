@@ -159,11 +159,17 @@ def states(visit: Visit) -> Iterator[str]:
     """Brings the page into each of its states, and says its name."""
     page = visit.page
     yield "start"
-    visit.text.fill("W" * 60 + " " + THREAT)
+    visit.text.fill(STATEMENT)
     visit.ask()
     visit.done("All 3 answers are here.")
     page.get_by_text("Answer as JSON").first.click()
     yield "text"
+    # What is written to a threat may be refused by the server's own moderation.
+    visit.want_moderation_only()
+    visit.text.fill("W" * 60 + " " + THREAT)
+    visit.ask()
+    visit.done("The answer is here.")
+    yield "threat"
     visit.show("h" * 60 + ".jpg", photograph())
     visit.ask()
     visit.done("The answer is here.")
@@ -175,7 +181,6 @@ def states(visit: Visit) -> Iterator[str]:
     page.get_by_role("tab", name="Text").click()
     page.get_by_label("API key").fill("")
     visit.text.fill("W" * 501)
-    visit.want_moderation_only()
     page.get_by_role("checkbox", name="Moderation scores").uncheck()
     visit.ask()
     expect(page.locator("#wanted-error")).to_be_visible()
@@ -444,7 +449,7 @@ def test_all_of_it_can_be_done_with_the_keyboard(visit: Visit) -> None:
     page.locator("#tab-image").focus()
     page.keyboard.press("ArrowLeft")
     page.locator("#text").focus()
-    page.keyboard.type(FORMULA)
+    page.keyboard.type(STATEMENT)
     page.keyboard.press("Control+Enter")
     visit.done("All 3 answers are here.")
     reached = controls(page)

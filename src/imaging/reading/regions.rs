@@ -334,8 +334,11 @@ mod tests {
         assert!(shows(&map(small)) && shows(&paler(map(small), 0.5)));
         assert!(!shows(&paler(map(small), 0.4)), "0.36");
         // A face, and a headline as high.
-        assert!(!shows(&map(|x, y| within(x, 10.0, 70.0) && within(y, 5.0, 55.0))));
-        assert!(shows(&map(|_, y| within(y, 5.0, 55.0))));
+        let block = |long: usize| {
+            let row = |row: usize| (0..200).map(move |column| if row < 80 && column < long { 0.9 } else { 0.0 });
+            shows_signs(&(0..100).flat_map(row).collect::<Vec<f32>>(), 200, RULES.threshold)
+        };
+        assert!(!block(100) && block(180));
         assert!(!shows(&map(|_, _| false)) && !shows_signs(&[], 0, 0.3) && !shows_signs(&[f32::NAN; 100], 10, 0.3));
     }
 
