@@ -46,11 +46,11 @@ def example_of(item: dict, source: str) -> Example:
     )
 
 
-def written(folder: Path = text_data.AUTHORED, names: Iterable[str] = WRITTEN) -> list[Example]:
-    """Our own lines, in file order."""
+def written(folder: Path = text_data.AUTHORED, names: Iterable[str] | None = None) -> list[Example]:
+    """Our own lines, in file order: those of which a tenth is kept aside, unless others are named."""
     return [
         example_of(json.loads(line), f"authored/{name}")
-        for name in names
+        for name in (WRITTEN if names is None else names)
         for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     ]
 
