@@ -78,6 +78,15 @@ def own_prompts(architecture: str, folder: Path) -> list[object]:
     return ["--prompts", file]
 
 
+def serving(folder: Path) -> Iterator[Running]:
+    """A server of the models in a folder, stopped when the caller is done with it."""
+    running = start(folder, DICHROIC_MODELS_DIR=str(folder / "models"))
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A generator of each architecture, and one that was exported; with a classifier that was exported for each."""
@@ -96,11 +105,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         labels = ("--map", "toxic=hate", "--map", "threat=violence")
         done = add(ROOT / "tests/fixtures/tiny-sigmoid", identifier, folder, *labels)
         assert done.returncode == 0, done.stderr
-    running = start(folder, DICHROIC_MODELS_DIR=str(folder / "models"))
-    try:
-        yield running
-    finally:
-        running.stop()
+    yield from serving(folder)
 
 
 @pytest.mark.parametrize("identifier", [*IMPORTED, EXPORTED])
@@ -169,11 +174,7 @@ def classifiers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         labels = [word for label, category in MAPPED.items() for word in ("--map", f"{label}={category}")]
         done = add(exported, identifier, folder, *labels)
         assert done.returncode == 0, done.stderr
-    running = start(folder, DICHROIC_MODELS_DIR=str(folder / "models"))
-    try:
-        yield running
-    finally:
-        running.stop()
+    yield from serving(folder)
 
 
 @pytest.mark.parametrize("identifier", PROBLEMS)
