@@ -279,6 +279,11 @@ def test_a_missing_line_file_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         inputs.kept_aside()
 
 
+def test_no_line_that_is_learned_whole_is_measured_on() -> None:
+    learned = {line.text for line in generator_data.written(names=generator_data.LEARNED)}
+    assert len(learned) > 1000 and not learned & {item.text for item in inputs.kept_aside().items}
+
+
 def test_samples_are_a_hundred_held_out_english_statements_in_a_fixed_order() -> None:
     found = inputs.samples()
     aside = {i.text for i in inputs.kept_aside().items if i.lang == "en" and i.statement}
