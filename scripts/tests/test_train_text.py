@@ -69,8 +69,7 @@ def data(tmp_path: Path) -> Path:
 
 def test_no_line_that_languages_are_measured_by_is_trained_on():
     def texts(name: str) -> set[str]:
-        lines = (text_data.AUTHORED / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-        return {json.loads(line)["text"].casefold().strip(" .!?") for line in lines}
+        return {item["text"].casefold().strip(" .!?") for item in text_data.authored_lines(text_data.AUTHORED, name)}
 
     measured = texts("languages_eval")
     assert len(measured) > 300

@@ -20,7 +20,7 @@ TASKS = ("positive", "negative", "reply")
 # Lines written for this project, whose manner is the one to learn.
 WRITTEN = (*text_data.EXPRESSED_FILES, "special")
 # Written later, and learned from whole: so the lines kept aside, which the cards are measured on, stay what they were.
-LEARNED = ("pairs_short",)
+LEARNED = ("pairs_short", "pairs_close")
 # Public sources, and how many of their lines a pass takes: they widen the
 # subjects, but their answers often lose or invent facts.
 PUBLIC = {"expression/train/positive-frames": 500, "expression/train/imdb-counterfactual": 300, "reply/train/counsel-chat": 150}
@@ -49,9 +49,9 @@ def example_of(item: dict, source: str) -> Example:
 def written(folder: Path = text_data.AUTHORED, names: Iterable[str] | None = None) -> list[Example]:
     """Our own lines, in file order: those of which a tenth is kept aside, unless others are named."""
     return [
-        example_of(json.loads(line), f"authored/{name}")
+        example_of(item, f"authored/{name}")
         for name in (WRITTEN if names is None else names)
-        for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+        for item in text_data.authored_lines(folder, name)
     ]
 
 

@@ -90,7 +90,7 @@ def main() -> None:
     # What looks like a control token in a text is text.
     tokenizer.encode_special_tokens = True
     stop = json.loads((args.model / "prompts.json").read_text(encoding="utf-8"))["stop"]
-    ours = counted(tokenizer, texts(sorted(text_data.AUTHORED.glob("*.jsonl"))))
+    ours = counted(tokenizer, texts(sorted(text_data.AUTHORED.glob("*.jsonl*"))))
     found = kept(tokenizer, ours, counted(tokenizer, texts(public)), stop)
     whole = np.zeros(checkpoint.shape.vocab, dtype=bool)
     whole[: len(found)] = found[: len(whole)]

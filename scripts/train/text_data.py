@@ -301,6 +301,12 @@ def _lines(path: Path) -> list[dict]:
         return [json.loads(line) for line in handle if line.strip()]
 
 
+def authored_lines(folder: Path, name: str) -> list[dict]:
+    """The lines of one file of ours; the long ones are packed, as the whole repository has a bound."""
+    plain = folder / f"{name}.jsonl"
+    return _lines(plain if plain.exists() else folder / f"{name}.jsonl.gz")
+
+
 def _judged(labels: dict, source: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     targets, weights = [], []
     for category in CATEGORIES:
@@ -329,7 +335,7 @@ def load(data: Path, authored: Path = AUTHORED) -> list[Row]:
             kind = 0 if len(text.split()) >= 6 else -1
             rows.append(Row(text, source, targets, weights, kind))
     for name in HARM_FILES:
-        for item in _lines(authored / f"{name}.jsonl"):
+        for item in authored_lines(authored, name):
             labels = item["labels"]
             targets = tuple(float(labels[c]) for c in CATEGORIES)
             weights = tuple(
@@ -341,13 +347,13 @@ def load(data: Path, authored: Path = AUTHORED) -> list[Row]:
                 Row(item["text"], f"authored/{name}", targets, weights, kind, item["lang"])
             )
     for name in (*JUDGED_FILES, CALIBRATION_FILE):
-        for item in _lines(authored / f"{name}.jsonl"):
+        for item in authored_lines(authored, name):
             targets = tuple(float(item["labels"][c]) for c in CATEGORIES)
             kind = 0 if len(item["text"].split()) >= 5 else -1
             rows.append(Row(item["text"], f"authored/{name}", targets, (1.0,) * 5, kind, item["lang"]))
     zeros = (0.0,) * 5
     for name in STATEMENT_FILES + SPECIAL_FILES:
-        for item in _lines(authored / f"{name}.jsonl"):
+        for item in authored_lines(authored, name):
             weights = tuple(
                 0.0 if c == "self_harm" and name in SELF_HARM_UNREAD else 0.5
                 for c in CATEGORIES
@@ -380,7 +386,7 @@ def sentiments(data: Path, authored: Path) -> list[Row]:
                     rows.append(Row(item["text"], source, unknown, unknown, kind, sentiment=1 - value))
 
     for name in EXPRESSED_FILES:
-        for item in _lines(authored / f"{name}.jsonl"):
+        for item in authored_lines(authored, name):
             add(item, "authored/expressions", False)
     for path in sorted((data / "expression" / "train").glob("*.jsonl.gz")):
         source = path.name.removesuffix(".jsonl.gz")
