@@ -20,7 +20,7 @@ TASKS = ("positive", "negative", "reply")
 # Lines written for this project, whose manner is the one to learn.
 WRITTEN = (*text_data.EXPRESSED_FILES, "special")
 # Written later, and learned from whole: so the lines kept aside, which the cards are measured on, stay what they were.
-LEARNED = ("pairs_short", "pairs_close")
+LEARNED = ("pairs_short", "pairs_close", "pairs_close_languages")
 # Public sources, and how many of their lines a pass takes: they widen the
 # subjects, but their answers often lose or invent facts.
 PUBLIC = {"expression/train/positive-frames": 500, "expression/train/imdb-counterfactual": 300, "reply/train/counsel-chat": 150}
