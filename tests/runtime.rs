@@ -24,6 +24,8 @@ use dichroic::{
     },
     telemetry::Metrics,
 };
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
 
 fn runtime() -> Runtime {
     Runtime::load(Path::new("runtime/libonnxruntime.so"), 2).expect("run `make setup` first")
@@ -143,7 +145,18 @@ fn decoder(form: CacheForm, rows: usize) -> Box<dyn Decode> {
     let GeneratorGraph { cache, layers, kv_heads, head_dim, vocab } =
         GeneratorGraph::read(&runtime(), model.export().graph()).unwrap();
     let (stop_ids, tasks) = (model.stop_ids().to_vec(), model.prompts("").unwrap().tasks);
-    let spec = GeneratorSpec { layers, kv_heads, head_dim, vocab, cache, window: 256, stop_ids, tasks };
+    let spec = GeneratorSpec {
+        layers,
+        kv_heads,
+        head_dim,
+        vocab,
+        answer_tokens: None,
+        cache,
+        prefill: None,
+        window: 256,
+        stop_ids,
+        tasks,
+    };
     let folder = tempfile::tempdir().unwrap();
     let bundle = written(model.export(), &folder.path().join("bundle"), Part::Generator(spec));
     assert_eq!(bundle.manifest().generator.as_ref().unwrap().cache, form);
@@ -288,6 +301,114 @@ fn verified_tokens_have_the_logits_of_steps_and_wrong_ones_are_forgotten() {
     // A pass of the same row that asks for the last position is as ever.
     let last = decoder.prefill(2, prompt.len(), written).unwrap();
     close(&steps[3], &last);
+}
+
+/// A copy of the tiny generator with one file more, and this in its part of the manifest.
+fn with_file(folder: &Path, name: &str, content: &[u8], part: &serde_json::Value) -> Bundle {
+    let source = Path::new("tests/fixtures/tiny-generator");
+    for name in ["model.onnx", "tokenizer.json"] {
+        std::fs::copy(source.join(name), folder.join(name)).unwrap();
+    }
+    std::fs::write(folder.join(name), content).unwrap();
+    let mut manifest: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(source.join("manifest.json")).unwrap()).unwrap();
+    let sha256 = Sha256::digest(content).iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
+    let file = json!({"path": name, "bytes": content.len(), "sha256": sha256});
+    manifest["files"].as_array_mut().unwrap().push(file);
+    manifest["generator"].as_object_mut().unwrap().extend(part.as_object().unwrap().clone());
+    std::fs::write(folder.join("manifest.json"), manifest.to_string()).unwrap();
+    Bundle::open(folder).unwrap()
+}
+
+/// A generator whose second graph, for prompts, differs from the first by what it says: the opposite of all.
+fn with_prefill(folder: &Path) -> Bundle {
+    let mut graph = std::fs::read("tests/fixtures/tiny-generator/model.onnx").unwrap();
+    // The gains of the last norm, behind their name: 64 numbers, with the tag and the length before them.
+    let name = b"output_norm.weight";
+    let at = graph.windows(name.len()).rposition(|window| window == name).unwrap() + name.len() + 3;
+    for number in graph[at..at + 256].chunks_mut(4) {
+        number[3] ^= 0x80;
+    }
+    with_file(folder, "prefill.onnx", &graph, &json!({"prefill": "prefill.onnx"}))
+}
+
+#[test]
+fn a_graph_for_prompts_with_a_cache_of_another_precision_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let half = std::fs::read("tests/fixtures/tiny-generator-half/model.onnx").unwrap();
+    let bundle = with_file(folder.path(), "prefill.onnx", &half, &json!({"prefill": "prefill.onnx"}));
+    let error = Decoder::open(&runtime(), &bundle, 1).err().unwrap().to_string();
+    assert!(error.contains("a cache of another precision"), "{error}");
+}
+
+#[test]
+fn prompts_have_a_graph_of_their_own_and_steps_and_guesses_go_on_from_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut one = Decoder::open(&runtime(), &bundle("tiny-generator"), 3).unwrap();
+    let mut two = Decoder::open(&runtime(), &with_prefill(folder.path()), 3).unwrap();
+    let prompt: &[u32] = &[11, 12, 13, 14, 15, 16];
+    let opposite = |logits: Vec<f32>| logits.into_iter().map(|logit| -logit).collect::<Vec<_>>();
+    for row in [0, 2] {
+        let said = one.prefill(row, 0, prompt).unwrap();
+        close(&opposite(two.prefill(row, 0, prompt).unwrap()), &said);
+        // Another part of the same prompt.
+        let said = one.prefill(row, prompt.len(), &[20, 21]).unwrap();
+        close(&opposite(two.prefill(row, prompt.len(), &[20, 21]).unwrap()), &said);
+    }
+    one.copy(2, 1, 8);
+    two.copy(2, 1, 8);
+    let steps = [0, 1, 2].map(|token| Step { token: 60 + token, past: 8 });
+    assert_eq!(two.step(&steps).unwrap(), one.step(&steps).unwrap(), "the cache is one");
+    let guesses = [70, 71, 72];
+    assert_eq!(two.verify(1, 9, &guesses).unwrap(), one.verify(1, 9, &guesses).unwrap());
+    // One token is a step, also where it is the last of a prompt.
+    assert_eq!(two.prefill(0, 9, &[80]).unwrap(), one.prefill(0, 9, &[80]).unwrap());
+}
+
+/// What a tiny generator writes after some prompts, so many tokens at most.
+fn written_by(bundle: Bundle, prompts: &[&[u32]], max_tokens: usize) -> Vec<Vec<u32>> {
+    let (runtime, bundle) = (runtime(), Arc::new(bundle));
+    let factory: Factory<Decoder> = Arc::new(move || Decoder::open(&runtime, &bundle, rows_for(2)));
+    let metrics = Metrics::new().unwrap().model("tiny", "generator");
+    let options = GeneratorOptions { capacity: 16, prefill_tokens: 16, lookup: None };
+    let generator = Generator::start("tiny", options, &factory, &metrics).unwrap();
+    let sequence = |body: &&[u32]| GenerateParams {
+        prefix: Arc::from([3, 4]),
+        body: body.to_vec(),
+        max_tokens,
+        stop: Arc::from([]),
+        sampling: Sampling::Greedy,
+    };
+    let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let later = Instant::now() + Duration::from_mins(1);
+    let found = tokio.block_on(generator.submit(prompts.iter().map(sequence).collect(), later)).unwrap();
+    found.into_iter().map(|answer| answer.tokens).collect()
+}
+
+#[test]
+fn a_logit_is_of_the_token_that_the_bundle_names() {
+    let prompts: [&[u32]; 2] = [&[5, 6, 7, 8], &[100, 101, 102]];
+    let plain = written_by(bundle("tiny-generator"), &prompts, 1);
+    // As if the vocabulary were twice as large, and answers held the odd tokens of it alone.
+    let named = |tokens: &[u32]| tokens.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<u8>>();
+    let part = json!({"answer_tokens": "answer_tokens.bin", "vocab": 640});
+    let odd: Vec<u32> = (0..320).map(|place| 2 * place + 1).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let bundle = with_file(folder.path(), "answer_tokens.bin", &named(&odd), &part);
+    let expected: Vec<Vec<u32>> = plain.iter().map(|tokens| vec![2 * tokens[0] + 1]).collect();
+    assert_eq!(written_by(bundle, &prompts, 1), expected);
+
+    let cut = [named(&odd), vec![1]].concat();
+    for wrong in [named(&[1, 0, 2]), named(&[1, 2, 640]), named(&[]), cut] {
+        let folder = tempfile::tempdir().unwrap();
+        let bundle = with_file(folder.path(), "answer_tokens.bin", &wrong, &part);
+        let error = Decoder::open(&runtime(), &bundle, 1).err().unwrap().to_string();
+        assert!(error.contains("answer_tokens.bin: it does not hold tokens"), "{error}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let bundle = with_file(folder.path(), "answer_tokens.bin", &named(&odd[1..]), &part);
+    let mut fewer = Decoder::open(&runtime(), &bundle, 1).unwrap();
+    assert!(fewer.prefill(0, 0, &[5, 6]).unwrap_err().to_string().contains("logits"));
 }
 
 #[test]

@@ -11,7 +11,7 @@ Inputs: `input_ids` int64 [batch, sequence]; `seqlens_k` int32 [batch];
 `past.{i}.value` float32 [batch, kv_heads, window, head_dim]; and, may be left
 out, `logits_at` int64 [places], which positions of the pass have their logits
 told: by default [-1], the last. Outputs: `logits` float32 [batch * places,
-vocab], row by row; `present.{i}.key|value`, shaped as the past.
+answer tokens], row by row; `present.{i}.key|value`, shaped as the past.
 
 ## How to call it
 
@@ -57,9 +57,20 @@ float32 scale and one integer zero point a block (float zero points fall on a
 slow path of the runtime). The same 8-bit table serves as embedding
 (`GatherBlockQuantized`) and as output head where the checkpoint ties them.
 
+A recipe may ask for a second graph of the same inputs and outputs for prompts
+(`"prefill": "int8"`), which are bound by arithmetic and not by reading weights.
+Its linear layers have one scale an output, of the values that the blocks stand
+for, and keep to 7 bits, because processors without VNNI add pairs of products in
+16 bits, which 8-bit weights overflow. Activations are rounded to 8 bits with one
+scale a token, so that no token depends on its company in a pass and the bits are
+still those of any cut.
+Embedding and head it takes from the first graph's file. It is for passes of two
+tokens and more.
+
 A recipe may name the tokens that answers can hold (`vocabulary`, a safetensors
 file with the bits `kept`). The head then has their rows only, in a table of its
-own, and all other tokens have the logit `NEVER`.
+own. Logits are told of these alone: which token each of them is of, says
+`ANSWER_TOKENS` beside the graph, ids as little-endian uint32, ascending.
 """
 
 from __future__ import annotations
@@ -82,8 +93,9 @@ BLOCK = 32
 MICROSOFT = "com.microsoft"
 TASKS = ("positive", "negative", "reply")
 LOGITS_AT = "logits_at"
-# The logit of a token that no answer holds: its probability is zero, and sums stay finite.
-NEVER = -1e9
+PREFILL = "prefill.onnx"
+WEIGHT_LIMIT = 64
+ANSWER_TOKENS = "answer_tokens.bin"
 
 
 @dataclass(frozen=True)
@@ -329,15 +341,21 @@ def settled(
 
 
 class _Graph:
-    """Collects nodes and initializers, writing large ones aside where told to."""
+    """Collects nodes and initializers, writing large ones aside where told to.
 
-    def __init__(self, data_path: Path | None) -> None:
+    What another graph has `kept_aside` is read from that graph's file.
+    """
+
+    def __init__(self, data_path: Path | None, kept_aside: Mapping[str, TensorProto] | None = None) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[TensorProto] = []
+        self.kept_aside = dict(kept_aside or {})
         self._data = data_path.open("wb") if data_path else None
         self._count = 0
 
     def constant(self, name: str, value: np.ndarray) -> str:
+        if self.shared([name]):
+            return name
         value = np.ascontiguousarray(value)
         kind = helper.np_dtype_to_tensor_dtype(value.dtype)
         tensor = TensorProto(name=name, data_type=kind, dims=value.shape)
@@ -347,6 +365,13 @@ class _Graph:
             tensor.raw_data = value.tobytes()
         self.initializers.append(tensor)
         return name
+
+    def shared(self, names: Sequence[str]) -> bool:
+        """Takes constants from the other graph's file, if it has kept all of them aside there."""
+        if not all(name in self.kept_aside for name in names):
+            return False
+        self.initializers += [self.kept_aside[name] for name in names]
+        return True
 
     def node(
         self,
@@ -383,6 +408,7 @@ class _Builder:
         precision: Mapping[str, Any],
         graph: _Graph,
         kept: np.ndarray | None,
+        prefill: bool = False,
     ) -> None:
         self.checkpoint = checkpoint
         self.shape = checkpoint.shape
@@ -396,25 +422,52 @@ class _Builder:
         self.graph = graph
         # Which tokens an answer can hold, by their ids; all where it is None.
         self.kept = kept
+        self.told = checkpoint.shape.vocab if kept is None else len(kept)
+        self.prefill = prefill
+        if prefill:
+            graph.constant("int8.last", np.array([-1], dtype=np.int64))
+            graph.constant("int8.step", np.array(1 / 127, dtype=np.float32))
+            # What a token of zeros is divided by.
+            graph.constant("int8.least", np.array(1e-12, dtype=np.float32))
+            graph.constant("int8.one", np.array(1, dtype=np.float32))
+            graph.constant("int8.zero", np.array(128, dtype=np.uint8))
 
     def table(self, label: str, names: Sequence[str], bits: int, rows: np.ndarray | slice = slice(None)) -> list[str]:
         """Quantises the named tensors, stacked by rows, into three constants; of each tensor only these rows."""
+        constants = [f"{label}.{what}" for what in ("codes", "scales", "zeros")]
+        if self.graph.shared(constants):
+            return constants
         parts = []
         for name in names:
             grid = self.checkpoint.grid(name)
             grid = None if grid is None else (grid[0][rows], grid[1][rows])
             parts.append(quantise(self.checkpoint.tensor(name)[rows], bits, grid))
-        return [
-            self.graph.constant(f"{label}.{what}", np.concatenate(arrays))
-            for what, arrays in zip(("codes", "scales", "zeros"), zip(*parts))
-        ]
+        return [self.graph.constant(name, np.concatenate(arrays)) for name, arrays in zip(constants, zip(*parts))]
 
     def matmul(
         self, x: str, label: str, kind: str, names: Sequence[str], shape: tuple[int, int], bias: str = ""
     ) -> str:
         """The product with the named layers, their outputs side by side."""
+        if self.prefill:
+            checkpoint = self.checkpoint
+            weights = [settled(checkpoint.tensor(name), self.bits[kind], checkpoint.grid(name)) for name in names]
+            return self.int8_product(x, label, np.concatenate(weights), bias)
         inputs = [x, *self.table(label, names, self.bits[kind])]
         return self.matmul_node(inputs, shape, self.bits[kind], bias)
+
+    def int8_product(self, x: str, label: str, weights: np.ndarray, bias: str) -> str:
+        """The product with a matrix [out, in] in int8, of activations that are rounded token by token."""
+        graph = self.graph
+        scales = np.abs(weights).max(axis=1) / np.float32(WEIGHT_LIMIT)
+        scales = np.where(scales > 0, scales, np.float32(1)).astype(np.float32)
+        codes = np.rint(weights / scales[:, None]).astype(np.int8)
+        largest = graph.node("ReduceMax", [graph.node("Abs", [x]), "int8.last"], keepdims=1)
+        step = graph.node("Max", [graph.node("Mul", [largest, "int8.step"]), "int8.least"])
+        rounded = graph.node("QuantizeLinear", [graph.node("Div", [x, step]), "int8.one", "int8.zero"])
+        sums = graph.node("MatMulInteger", [rounded, graph.constant(f"{label}.int8", codes.T), "int8.zero"])
+        out = graph.node("Cast", [sums], to=TensorProto.FLOAT)
+        out = graph.node("Mul", [graph.node("Mul", [out, graph.constant(f"{label}.step", scales)]), step])
+        return graph.node("Add", [out, bias]) if bias else out
 
     def matmul_node(
         self, inputs: list[str], shape: tuple[int, int], bits: int, bias: str = ""
@@ -465,11 +518,11 @@ class _Builder:
         graph, shape, checkpoint = self.graph, self.shape, self.checkpoint
         untied = checkpoint.has("output.weight")
         head_name = "output.weight" if untied else "token_embd.weight"
-        head_shape = (shape.vocab if self.kept is None else len(self.kept), shape.width)
+        head_shape = (self.told, shape.width)
         head = self.table("head", [head_name], self.head_bits, slice(None) if self.kept is None else self.kept)
 
         def lay_head(x: str) -> str:
-            return self.spread(self.matmul_node([x, *head], head_shape, self.head_bits))
+            return self.matmul_node([x, *head], head_shape, self.head_bits)
 
         if self.embedding == "fp16":
             table = graph.constant(
@@ -506,18 +559,6 @@ class _Builder:
         )
         flat = graph.constant("flat", np.array([0, 0, shape.width], dtype=np.int64))
         return self.scaled(graph.node("Reshape", [rows, flat])), lay_head
-
-    def spread(self, logits: str) -> str:
-        """The logits of the tokens kept, over the whole vocabulary."""
-        if self.kept is None:
-            return logits
-        graph, count = self.graph, len(self.kept)
-        # What is not kept takes the column that is put behind the others.
-        place = np.full(self.shape.vocab, count, dtype=np.int64)
-        place[self.kept] = np.arange(count)
-        pads = graph.constant("logits.pads", np.array([0, 0, 0, 0, 0, 1], dtype=np.int64))
-        padded = graph.node("Pad", [logits, pads, graph.constant("logits.never", np.array(NEVER, dtype=np.float32))])
-        return graph.node("Gather", [padded, graph.constant("logits.place", place)], axis=2)
 
     def scaled(self, x: str) -> str:
         if not self.shape.gemma:
@@ -628,7 +669,7 @@ class _Builder:
             )
             x, residual = self.add_and_norm(x, residual, following)
         logits = lay_head(x)
-        rows = graph.constant("logits.rows", np.array([-1, shape.vocab], dtype=np.int64))
+        rows = graph.constant("logits.rows", np.array([-1, self.told], dtype=np.int64))
         graph.node("Reshape", [logits, rows], "logits")
 
 
@@ -657,16 +698,35 @@ def write_graph(
     path: Path,
     kept: np.ndarray | None = None,
 ) -> None:
-    """Writes `path`, and `path` + `.data` with its weights where they are large.
+    """Writes `path`, and `path` + `.data` with its weights where they are large; where asked for, `PREFILL` so too.
 
     `kept` are the ids of the tokens that answers can hold, all if it is None.
     """
-    shape = checkpoint.shape
+    if precision.get("prefill") not in (None, "int8"):
+        raise ValueError(f"'prefill' is {precision['prefill']!r} in the recipe; it can be \"int8\", or be left out")
     # Told beforehand, so that each weight can be written as soon as it is made.
-    aside = _estimated_bytes(shape, precision, kept) >= graph_file.INLINE_LIMIT
-    graph = _Graph(graph_file.data_path(path) if aside else None)
+    aside = _estimated_bytes(checkpoint.shape, precision, kept) >= graph_file.INLINE_LIMIT
+    constants = _lay(checkpoint, window, precision, path, kept, aside)
+    if precision.get("prefill"):
+        shared = {tensor.name: tensor for tensor in constants if tensor.data_location == TensorProto.EXTERNAL}
+        _lay(checkpoint, window, precision, path.with_name(PREFILL), kept, aside, shared)
+
+
+def _lay(
+    checkpoint: Checkpoint,
+    window: int,
+    precision: Mapping[str, Any],
+    path: Path,
+    kept: np.ndarray | None,
+    aside: bool,
+    shared: Mapping[str, TensorProto] | None = None,
+) -> list[TensorProto]:
+    """Writes the first graph, or beside the constants `shared` of it the one for prompts; returns its constants."""
+    shape = checkpoint.shape
+    graph = _Graph(graph_file.data_path(path) if aside else None, shared)
+    builder = _Builder(checkpoint, window, precision, graph, kept, prefill=shared is not None)
     try:
-        _Builder(checkpoint, window, precision, graph, kept).lay()
+        builder.lay()
     finally:
         graph.close()
     cache = ["batch", shape.kv_heads, "window", shape.head_dim]
@@ -678,7 +738,7 @@ def write_graph(
         helper.make_tensor_value_info(LOGITS_AT, TensorProto.INT64, ["places"]),
     ]
     outputs = [
-        helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["rows", shape.vocab])
+        helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["rows", builder.told])
     ]
     for name in _cache_names(shape.layers):
         inputs.append(helper.make_tensor_value_info(f"past.{name}", TensorProto.FLOAT, cache))
@@ -690,6 +750,7 @@ def write_graph(
         producer_name="dichroic",
     )
     path.write_bytes(model.SerializeToString(deterministic=True))
+    return graph.initializers
 
 
 def _cache_names(layers: int) -> Iterator[str]:
@@ -753,7 +814,7 @@ def _kept(path: Path, shape: Shape, stop_ids: Sequence[int]) -> np.ndarray:
 def build(
     source: Mapping[str, Path], recipe: Mapping[str, Any], model_dir: Path, out: Path
 ) -> dict[str, Any]:
-    """Builds `model.onnx` and `tokenizer.json` into `out`; returns the generator's manifest part.
+    """Builds `model.onnx` and `tokenizer.json` into `out`, and what else the recipe asks for; returns the manifest part.
 
     Besides what `opened` reads, `recipe["vocabulary"]` (optional) names the file
     of the tokens that answers can hold.
@@ -761,4 +822,9 @@ def build(
     checkpoint, part = opened(source, recipe, model_dir, out)
     kept = _kept(Path(model_dir) / recipe["vocabulary"], checkpoint.shape, part["stop_ids"]) if "vocabulary" in recipe else None
     write_graph(checkpoint, part["window"], recipe["precision"], Path(out) / "model.onnx", kept)
+    if kept is not None:
+        (Path(out) / ANSWER_TOKENS).write_bytes(kept.astype("<u4").tobytes())
+        part["answer_tokens"] = ANSWER_TOKENS
+    if recipe["precision"].get("prefill"):
+        part["prefill"] = PREFILL
     return part

@@ -44,6 +44,7 @@ class _Builder(decoder._Builder):
 
     def __init__(self, checkpoint: decoder.Checkpoint, window: int, tied: bool, graph: _Graph) -> None:
         self.checkpoint, self.window, self.tied, self.graph = checkpoint, window, tied, graph
+        self.told = checkpoint.shape.vocab
         # By how much the sums of the layers are smaller here, and with them what their norms add before the root.
         self.factor = math.sqrt(checkpoint.shape.width) if checkpoint.shape.gemma else 1.0
         self.shape = replace(checkpoint.shape, epsilon=checkpoint.shape.epsilon / self.factor**2)

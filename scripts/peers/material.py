@@ -328,17 +328,19 @@ def marked(jpeg: bytes, number: int) -> bytes:
 
 def _write_genai(bundle: Path, manifest: dict[str, Any], folder: Path) -> None:
     model = built_graph.load(bundle / "model.onnx")
-    heads = for_genai(model)
+    answers = manifest.get("answer_tokens")
+    heads = for_genai(model, manifest["vocab"], None if answers is None else np.fromfile(bundle / answers, dtype="<u4"))
     onnx.save(model, folder / "model.onnx")
     write_json(folder / "genai_config.json", genai_config(manifest, heads))
 
 
-def for_genai(model: onnx.ModelProto) -> int:
+def for_genai(model: onnx.ModelProto, vocabulary: int, answers: np.ndarray | None = None) -> int:
     """Turns our decoder graph into one that onnxruntime-genai drives; returns its attention heads.
 
     genai gives an attention mask, out of which its own exporter too computes the
     two lengths, and wants logits with an axis for the sequence; of length one, it
-    takes them for those of the last token.
+    takes them for those of the last token. It knows no logits of some tokens only:
+    those of the `answers` are spread over the vocabulary.
     """
     graph = model.graph
     nodes = [
@@ -353,8 +355,17 @@ def for_genai(model: onnx.ModelProto) -> int:
     if flatten.op_type != "Reshape":
         raise PeersError("the decoder graph no longer ends with a Reshape: mend for_genai in scripts/peers/material.py")
     head = next(node for node in graph.node if flatten.input[0] in node.output)
-    head.output[list(head.output).index(flatten.input[0])] = "logits"
+    head.output[list(head.output).index(flatten.input[0])] = "logits" if answers is None else "told"
     graph.node.remove(flatten)
+    if answers is not None:
+        # What no answer holds takes the column that is put behind the others.
+        place = np.full(vocabulary, len(answers), dtype=np.int64)
+        place[answers] = np.arange(len(answers))
+        graph.initializer.append(numpy_helper.from_array(np.array([0, 0, 0, 0, 0, 1], np.int64), "told.pads"))
+        graph.initializer.append(numpy_helper.from_array(np.array(-1e9, np.float32), "told.never"))
+        graph.initializer.append(numpy_helper.from_array(place, "told.place"))
+        graph.node.append(helper.make_node("Pad", ["told", "told.pads", "told.never"], ["told.padded"]))
+        graph.node.append(helper.make_node("Gather", ["told.padded", "told.place"], ["logits"], axis=2))
     kept = list(graph.node)
     del graph.node[:]
     graph.node.extend([*nodes, *kept])
@@ -364,7 +375,6 @@ def for_genai(model: onnx.ModelProto) -> int:
         graph.input.remove(next(given for given in graph.input if given.name == name))
     graph.input.insert(1, helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["batch", "total"]))
     logits = next(output for output in graph.output if output.name == "logits")
-    vocabulary = logits.type.tensor_type.shape.dim[-1].dim_value
     logits.CopyFrom(helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 1, vocabulary]))
     attention = next(node for node in graph.node if node.op_type == "GroupQueryAttention")
     return next(attribute.i for attribute in attention.attribute if attribute.name == "num_heads")

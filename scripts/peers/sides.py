@@ -20,8 +20,8 @@ from .processes import SideFailed, post, serving
 from .rows import CONNECTIONS, GENERATORS, LOAD_SHARE, STREAMS
 
 BATCHES = [1, 4, 8, 16, 32, 64]
-# Answers that begin with fewer equal tokens come of another model or prompt. The same graph must agree longer.
-LIKE_WEIGHTS, LIKE_GRAPH = 4, 16
+# Answers that begin with fewer equal tokens come of another model or prompt.
+LIKE_WEIGHTS = 4
 # Of the verdicts on the golden texts; the stock export loses some to its rounding.
 LIKE_VERDICTS = 0.9
 
@@ -286,13 +286,12 @@ def check(raws: Mapping[str, Raw], stops: Mapping[str, list[int]]) -> tuple[dict
                 mine, yours = (_answers(raw[part]) for raw in (ours, theirs))
                 found = figures.agreement(mine, yours, stop)
                 name = f"{model}/{side}"
-                least = LIKE_GRAPH if side == "onnxruntime-genai" else LIKE_WEIGHTS
                 kind = f"{STREAMS} streams" if part == "together" else "one stream"
                 said[f"{name}/{part}"] = (
                     f"{model}, {kind}, beside {side}: of {sum(found.compared)} tokens, {sum(found.same)} come before"
                     f" the first that differs{'; all are equal' if found.whole else ''}."
                 )
-                if not figures.one_model(found, least):
+                if not figures.one_model(found, LIKE_WEIGHTS):
                     failed[name] = Failed(
                         f"its tokens differ from ours at once ({sum(found.same)} of {sum(found.compared)} equal)"
                     )

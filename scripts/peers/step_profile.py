@@ -78,15 +78,17 @@ def about(threads: int) -> str:
 def pass_tables(model: str, threads: int) -> list[str]:
     build = ROOT / "models" / model / "build"
     spec = json.loads((build / "generator" / "manifest.json").read_text(encoding="utf-8"))["generator"]
-    names = {spec["vocab"]: "product of the output head"}
-    generator = build / "generator" / "model.onnx"
+    answers = spec.get("answer_tokens")
+    told = (build / "generator" / answers).stat().st_size // 4 if answers else spec["vocab"]
+    names = {told: "product of the output head"}
     tables = []
     for title, rows, tokens, past in (
         ("a step of 1 row", 1, 1, PAST),
         ("a step of 8 rows", 8, 1, PAST),
         ("a prefill of 32 tokens", 1, 32, 0),
     ):
-        found = profiled(generator, threads, lambda session: decoding(session, rows, tokens, past))
+        graph = build / "generator" / (spec.get("prefill", "model.onnx") if tokens > 1 else "model.onnx")
+        found = profiled(graph, threads, lambda session: decoding(session, rows, tokens, past))
         tables.append(table(f"{model}: {title}", by_part(*found, names)))
     text = build / "text" / "model.onnx"
     return [*tables, table(f"{model}: 16 texts of 16 tokens", by_part(*profiled(text, threads, classifying), {}))]

@@ -180,6 +180,69 @@ def test_a_prompt_gives_the_same_bits_however_it_is_cut(tiny, tmp_path: Path) ->
         np.testing.assert_array_equal(ours, whole)
 
 
+@pytest.fixture
+def with_prefill(tiny, tmp_path: Path) -> Path:
+    """The folder of a generator with a second graph for prompts."""
+    precision = {"linear": 8, "head": 8, "embedding": 8, "prefill": "int8"}
+    decoder.write_graph(decoder.Checkpoint(tiny[0]), WINDOW, precision, tmp_path / "model.onnx")
+    return tmp_path
+
+
+def test_the_graph_for_prompts_says_what_the_first_says(with_prefill: Path) -> None:
+    step, prefill = (Session(with_prefill / name, WINDOW) for name in ("model.onnx", decoder.PREFILL))
+    cache, other = step.new_cache(1), step.new_cache(1)
+    near, exact = prefill.run([TOKENS[:20]], [20], cache), step.run([TOKENS[:20]], [20], other)
+    assert cosines(near, exact).min() > 0.99
+    # What it left in the cache is what the first goes on with.
+    for at in range(20, 24):
+        assert cosines(*(step.run([[TOKENS[at]]], [at + 1], kept) for kept in (cache, other))).min() > 0.99
+
+
+def test_no_token_of_a_prompt_depends_on_the_size_of_another(with_prefill: Path) -> None:
+    """One scale for a whole pass would: then a prompt's bits would follow from how it is cut."""
+    prefill = Session(with_prefill / decoder.PREFILL, WINDOW)
+    whole = prefill.run([TOKENS], [40], prefill.new_cache(1))
+    for cuts in ([16, 32, 40], [3, 38, 40], [2, 4, 20, 40]):
+        cache, start = prefill.new_cache(1), 0
+        for end in cuts:
+            ours = prefill.run([TOKENS[start:end]], [end], cache)
+            start = end
+        np.testing.assert_array_equal(ours, whole)
+
+
+def test_the_graph_for_prompts_takes_the_tables_of_the_first(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_file, "INLINE_LIMIT", 1000)
+    monkeypatch.setattr(graph_file, "SMALL", 512)
+    precision = {"linear": 8, "head": 8, "embedding": 8, "prefill": "int8"}
+    decoder.write_graph(decoder.Checkpoint(tiny[0]), WINDOW, precision, tmp_path / "model.onnx")
+    graph = onnx.load(tmp_path / decoder.PREFILL, load_external_data=False).graph
+    at = {
+        tensor.name: {entry.key: entry.value for entry in tensor.external_data}.get("location")
+        for tensor in graph.initializer
+    }
+    assert at["head.codes"] == at["rotary.global.cos"] == "model.onnx.data"
+    assert at["blk.0.qkv.int8"] == f"{decoder.PREFILL}.data"
+    assert not any(name.endswith(".codes") for name in at if name.startswith("blk."))
+    prefill = Session(tmp_path / decoder.PREFILL, WINDOW)
+    step = Session(tmp_path / "model.onnx", WINDOW)
+    ours, theirs = (session.run([TOKENS[:20]], [20], session.new_cache(1)) for session in (prefill, step))
+    assert cosines(ours, theirs).min() > 0.99
+
+
+def test_products_for_prompts_do_not_overflow_16_bits(with_prefill: Path) -> None:
+    """Processors without VNNI add two products of an activation of up to 255 in 16 bits, and cut off what is more."""
+    for tensor in onnx.load(with_prefill / decoder.PREFILL).graph.initializer:
+        if tensor.name.endswith(".int8"):
+            codes = onnx.numpy_helper.to_array(tensor)
+            assert codes.dtype == np.int8 and 2 * 255 * int(np.abs(codes.astype(int)).max()) < 2**15
+
+
+def test_a_product_for_prompts_that_nobody_knows_is_refused(tiny, tmp_path: Path) -> None:
+    precision = {"linear": 8, "head": 8, "embedding": 8, "prefill": "int4"}
+    with pytest.raises(ValueError, match="'prefill' is 'int4' in the recipe"):
+        decoder.write_graph(decoder.Checkpoint(tiny[0]), WINDOW, precision, tmp_path / "model.onnx")
+
+
 @pytest.mark.parametrize("embedding", ["fp16", 8])
 def test_4_bit_layers_match_where_4_bits_are_exact(tmp_path: Path, embedding: str | int) -> None:
     path = tiny_checkpoint.write(tmp_path / "t.gguf", "llama", 1, kind=KIND.Q4_0)
@@ -324,7 +387,7 @@ def test_the_grid_of_q4_k_is_read_right() -> None:
     assert 0 <= np.rint(steps[used]).min() and np.rint(steps[used]).max() <= 15
 
 
-def test_answers_hold_no_token_that_is_not_kept(tmp_path: Path) -> None:
+def test_answers_hold_no_token_that_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tiny_checkpoint.write(tmp_path / "t.gguf", "qwen2", 6, kind=KIND.Q8_0)
     reference = Reference(path)
     theirs = reference.forward([TOKENS[:20]], [reference.new_cache()])
@@ -336,14 +399,29 @@ def test_answers_hold_no_token_that_is_not_kept(tmp_path: Path) -> None:
     recipe = {"window": WINDOW, "prompts": "prompts.json", "precision": EXACT, "vocabulary": "vocabulary.safetensors"}
     out = tmp_path / "out"
     out.mkdir()
-    decoder.build({"gguf": path}, recipe, tmp_path, out)
+    part = decoder.build({"gguf": path}, recipe, tmp_path, out)
     session = Session(out / "model.onnx", WINDOW)
     # The texts that it reads may hold them all.
     ours = session.run([TOKENS[:20]], [20], session.new_cache(1))
-    assert ours.shape == theirs.shape
-    assert_close(ours[:, kept], theirs[:, kept])
-    assert (np.delete(ours, kept, axis=1) == decoder.NEVER).all()
+    assert part["answer_tokens"] == decoder.ANSWER_TOKENS
+    np.testing.assert_array_equal(np.fromfile(out / decoder.ANSWER_TOKENS, dtype="<u4"), kept)
+    assert_close(ours, theirs[:, kept])
 
+    # As alpha-4o-mini has it: with the tables aside, and a second graph that takes them from there.
+    monkeypatch.setattr(graph_file, "INLINE_LIMIT", 1000)
+    monkeypatch.setattr(graph_file, "SMALL", 512)
+    recipe["precision"] = {"linear": 8, "head": 8, "embedding": 8, "prefill": "int8"}
+    both = tmp_path / "both"
+    both.mkdir()
+    part = decoder.build({"gguf": path}, recipe, tmp_path, both)
+    assert part["prefill"] == decoder.PREFILL
+    graphs = {"model.onnx", "model.onnx.data", decoder.PREFILL, f"{decoder.PREFILL}.data"}
+    assert {file.name for file in both.iterdir()} == graphs | {decoder.ANSWER_TOKENS, "tokenizer.json"}
+    for name in ("model.onnx", decoder.PREFILL):
+        session = Session(both / name, WINDOW)
+        assert cosines(session.run([TOKENS[:20]], [20], session.new_cache(1)), theirs[:, kept]).min() > 0.99
+
+    recipe["precision"] = EXACT
     bits[2] = False
     save_file({"kept": np.packbits(bits)}, str(tmp_path / "vocabulary.safetensors"))
     with pytest.raises(ValueError, match="vocabulary.*stop token"):
@@ -469,17 +547,19 @@ def test_a_built_generator_answers_like_the_full_precision_model(identifier: str
     inside = np.cumsum(stops, axis=1) - stops == 0
 
     session = Session(folder / "model.onnx", 128)
+    prompt = Session(folder / part["prefill"], 128) if "prefill" in part else session
     caches, ours = [], []
     for row in rows:
         caches.append(session.new_cache(1))
-        ours.append(session.run([row], [len(row)], caches[-1])[0])
+        ours.append(prompt.run([row], [len(row)], caches[-1])[0])
     cache, lengths, steps = session.join(caches), [len(row) for row in rows], [np.stack(ours)]
     for step in range(ANSWER - 1):
         lengths = [length + 1 for length in lengths]
         # Fed with the reference's tokens: each step is judged by itself.
         steps.append(session.run([[int(token)] for token in tokens[:, step]], lengths, cache))
     measured = np.stack(steps, axis=1)
-    chosen = measured.argmax(axis=-1)
+    kept = np.fromfile(folder / part["answer_tokens"], dtype="<u4") if "answer_tokens" in part else np.arange(part["vocab"])
+    chosen = kept[measured.argmax(axis=-1)]
 
     def regrets(wanted: np.ndarray, chosen: np.ndarray, inside: np.ndarray) -> np.ndarray:
         taken = np.take_along_axis(wanted, chosen[..., None], axis=-1)[..., 0]
@@ -500,9 +580,8 @@ def test_a_built_generator_answers_like_the_full_precision_model(identifier: str
         told.append(reference.forward(fed, caches))
         fed = [[int(token)] for token in tokens[:, step]]
     settled = np.stack(told, axis=1)
-    kept = measured[0, 0] > decoder.NEVER
     equal = (chosen == settled.argmax(axis=-1))[inside]
-    near = cosines(measured[..., kept].reshape(-1, kept.sum()), settled[..., kept].reshape(-1, kept.sum())).reshape(inside.shape)[inside]
+    near = cosines(measured.reshape(-1, len(kept)), settled[..., kept].reshape(-1, len(kept))).reshape(inside.shape)[inside]
     worst = regrets(settled, chosen, inside).max()
     print(f"{identifier}: of its own weights {equal.mean():.1%} of tokens equal, worst regret {worst:.2f}, cosine {near.mean():.5f}")
     assert equal.mean() >= EQUAL

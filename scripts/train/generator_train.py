@@ -168,6 +168,7 @@ def main() -> None:
     parser.add_argument("--start", type=Path, help="adapter to go on from")
     parser.add_argument("--langs", nargs="*", default=["en"], help="languages to learn from")
     parser.add_argument("--most", type=int, default=10**6, help="lines of one language that a pass takes, of those with lines kept aside")
+    parser.add_argument("--most-learned", type=int, default=10**6, help="as --most, of those that are learned from whole")
     parser.add_argument("--passes", type=float, default=2.0)
     parser.add_argument("--recipe", type=Path, help="model.json: learn with the error of its generator's quantisation in view")
     parser.add_argument("--settle-every", type=int, default=50, help="steps between two quantisations, with --recipe")
@@ -195,7 +196,7 @@ def main() -> None:
     plan: list[list[Tree]] = []
     passes = args.passes
     while passes > 0:
-        rows = generator_data.at_most(train, args.most, rng) + learned + extra
+        rows = generator_data.at_most(train, args.most, rng) + generator_data.at_most(learned, args.most_learned, rng) + extra
         rows += generator_data.public(args.data, rng) if args.data else []
         trees = [Tree(row, prompts, list(row.answers)) for row in rows]
         trees = [tree for tree in trees if len(tree.ids) <= 420]

@@ -20,7 +20,7 @@ use std::{
 use sha2::{Digest, Sha256};
 
 use super::{
-    manifest::{self, Kind, Manifest, ManifestFile},
+    manifest::{self, CacheForm, Kind, Manifest, ManifestFile},
     progress::{Hashing, Progress, Unwatched},
 };
 use crate::domain::{Category, Expressibility};
@@ -232,6 +232,13 @@ fn check_content(manifest: &Manifest) -> Result<(), String> {
             let spec = manifest.generator.as_ref().ok_or("no generator part")?;
             if spec.layers == 0 || spec.kv_heads == 0 || spec.head_dim == 0 || spec.vocab == 0 || spec.window < 16 {
                 return Err("a dimension of the generator is zero or its window is below 16".into());
+            }
+            let mut named = [&spec.prefill, &spec.answer_tokens].into_iter().flatten();
+            if let Some(name) = named.find(|name| !manifest.files.iter().any(|file| file.path == **name)) {
+                return Err(format!("it lists no {name}, which its generator needs"));
+            }
+            if spec.cache == CacheForm::Growing && (spec.prefill.is_some() || spec.answer_tokens.is_some()) {
+                return Err("a generator that keeps its own cache has neither prefill nor answer_tokens".into());
             }
         }
         Kind::TextClassifier => {
@@ -461,6 +468,32 @@ mod tests {
         let three = &Kind::TextReader.files()[..3];
         assert!(open(three, 1_600_000).unwrap_err().contains("it lists no characters.json"));
         assert!(open(Kind::TextReader.files(), 999).unwrap_err().contains("the detector's input"));
+    }
+
+    #[test]
+    fn a_generator_s_further_files_must_have_checksums_and_a_cache_of_ours() {
+        let dir = tempfile::tempdir().unwrap();
+        let source = Path::new("tests/fixtures/tiny-generator");
+        for name in ["model.onnx", "tokenizer.json"] {
+            std::fs::copy(source.join(name), dir.path().join(name)).unwrap();
+        }
+        let plain = std::fs::read_to_string(source.join("manifest.json")).unwrap();
+        for field in ["prefill", "answer_tokens"] {
+            let mut manifest: serde_json::Value = serde_json::from_str(&plain).unwrap();
+            manifest["generator"][field] = "further".into();
+            std::fs::write(dir.path().join("further"), "anything").unwrap();
+            std::fs::write(dir.path().join("manifest.json"), manifest.to_string()).unwrap();
+            let error = Bundle::open(dir.path()).unwrap_err().to_string();
+            assert!(error.contains("it lists no further"), "{error}");
+
+            manifest["generator"][field] = "model.onnx".into();
+            std::fs::write(dir.path().join("manifest.json"), manifest.to_string()).unwrap();
+            assert!(Bundle::open(dir.path()).is_ok());
+            manifest["generator"]["cache"] = "growing".into();
+            std::fs::write(dir.path().join("manifest.json"), manifest.to_string()).unwrap();
+            let error = Bundle::open(dir.path()).unwrap_err().to_string();
+            assert!(error.contains("neither prefill nor answer_tokens"), "{error}");
+        }
     }
 
     #[test]

@@ -97,11 +97,18 @@ pub struct GeneratorSpec {
     pub kv_heads: usize,
     /// Width of a head.
     pub head_dim: usize,
-    /// Size of the vocabulary, the width of the logits.
+    /// Size of the vocabulary, the width of the logits unless `answer_tokens` are named.
     pub vocab: usize,
+    /// A file with the tokens that the logits are of, where answers cannot hold all: ids as little-endian `u32`,
+    /// ascending.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer_tokens: Option<String>,
     /// How the graph is given the tokens that it has seen.
     #[serde(default)]
     pub cache: CacheForm,
+    /// A second graph of the same inputs and outputs, for passes of several tokens; absent where one serves for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefill: Option<String>,
     /// Longest sequence, prompt and answer together, in tokens.
     pub window: usize,
     /// Token ids that end an answer.

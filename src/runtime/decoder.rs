@@ -5,10 +5,17 @@
 //! `[batch]` (tokens of the row after the pass, minus one), `total_sequence_length` int32 scalar (the longest row
 //! after the pass), `past.{layer}.{key,value}` and `present.…`, float32 or for GPUs float16, bound to the same memory,
 //! `logits_at` int64 `[places]` (the positions of the pass whose logits are wanted; graphs without it give those of the
-//! last), `logits` float32 `[batch × places, vocab]`. A pass is either one row with any number of tokens or many rows
+//! last), `logits` float32 `[batch × places, answer tokens]`. A pass is either one row with any number of tokens or many rows
 //! with one token each.
+//!
+//! A bundle may have a second graph of the same contract for passes over prompts: these are bound by arithmetic, steps
+//! by reading weights, and what computes the one fastest is slow for the other. Which graph a pass takes follows from its
+//! length and from whether it verifies guesses, never from company, which so changes no answer.
 
-use std::collections::HashMap;
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    path::Path,
+};
 
 use ort::{
     memory::{AllocationDevice, AllocatorType, MemoryInfo, MemoryType},
@@ -37,13 +44,28 @@ enum Wanted {
     Each,
 }
 
-/// A generator: session, cache, and one binding for each set of rows in use.
-pub struct Decoder {
-    // Field order is drop order: bindings point into the cache and belong to the session.
+/// A session and one binding for each set of rows in use.
+struct Graph {
+    // Field order is drop order: bindings belong to the session.
     bindings: HashMap<(usize, usize), IoBinding>,
-    cache: KvCache,
     session: Session,
+}
+
+impl Graph {
+    fn open(runtime: &Runtime, path: &Path) -> Result<Self, RuntimeError> {
+        Ok(Self { bindings: HashMap::new(), session: runtime.open_awake(path, 1)? })
+    }
+}
+
+/// A generator: its graphs and the cache that both of them write.
+pub struct Decoder {
+    // Field order is drop order: bindings point into the cache.
+    graph: Graph,
+    prefill: Option<Graph>,
+    cache: KvCache,
     spec: GeneratorSpec,
+    /// The token of each logit, where that is not its place.
+    answers: Option<Vec<u32>>,
     rows: usize,
     /// Whether the graph can tell the logits of other positions than the last.
     tells_each: bool,
@@ -52,7 +74,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Opens the graph of `bundle` with a cache of `rows` rows.
+    /// Opens the graphs of `bundle` with a cache of `rows` rows.
     ///
     /// # Errors
     /// [`RuntimeError`] when the bundle is no generator or its graph cannot be opened.
@@ -62,8 +84,13 @@ impl Decoder {
             .generator
             .clone()
             .ok_or_else(|| RuntimeError::Load("the bundle is no generator".into()))?;
-        let session = runtime.open_awake(&bundle.graph(), 1)?;
-        let element = KvElement::of(&session)?;
+        let graph = Graph::open(runtime, &bundle.graph())?;
+        let answers = spec.answer_tokens.as_ref().map(|name| answer_tokens(&bundle.file(name), &spec)).transpose()?;
+        let element = KvElement::of(&graph.session)?;
+        let prefill = spec.prefill.as_ref().map(|name| Graph::open(runtime, &bundle.file(name))).transpose()?;
+        if prefill.as_ref().map(|graph| KvElement::of(&graph.session)).transpose()?.is_some_and(|its| its != element) {
+            return Err(RuntimeError::Load("the graph for prompts has a cache of another precision".into()));
+        }
         if runtime.device() == Device::Cuda && element == KvElement::Single {
             tracing::warn!(
                 name = bundle.manifest().name,
@@ -73,12 +100,12 @@ impl Decoder {
         }
         let GeneratorSpec { layers, kv_heads: heads, window, head_dim: width, .. } = spec;
         let cache = KvCache::new(KvShape { layers, rows, heads, window, width, element }, runtime.device())?;
-        let tells_each = session.overridable_initializers().iter().any(|input| input.name() == LOGITS_AT);
-        Ok(Self { bindings: HashMap::new(), cache, session, spec, rows, tells_each, broken: None })
+        let tells_each = graph.session.overridable_initializers().iter().any(|input| input.name() == LOGITS_AT);
+        Ok(Self { graph, prefill, cache, spec, answers, rows, tells_each, broken: None })
     }
 
     /// One pass over rows `start..start + past.len()`; `tokens` is `[rows, sequence]` flattened. Answers one logits
-    /// vector `[vocab]` a place.
+    /// vector a place.
     fn pass(
         &mut self,
         start: usize,
@@ -96,11 +123,13 @@ impl Decoder {
         if count == 0 || sequence == 0 || start + count > self.rows || longest > self.spec.window {
             return Err(RuntimeError::Shape(format!("{count} rows from {start} with {longest} tokens")));
         }
-        let binding = match self.bindings.entry((start, count)) {
-            std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
-            std::collections::hash_map::Entry::Vacant(entry) => {
-                entry.insert(self.cache.bind(&self.session, start, count)?)
-            }
+        // Guesses are verified by the graph that steps, whose tokens they must be.
+        let prompt = self.prefill.as_mut().filter(|_| sequence > 1 && wanted == Wanted::Last);
+        let is_prompt = prompt.is_some();
+        let Graph { bindings, session } = prompt.unwrap_or(&mut self.graph);
+        let binding = match bindings.entry((start, count)) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(self.cache.bind(session, start, count)?),
         };
         // Anew for each pass: the tensor of the last one is written to again otherwise, and may be of another size.
         let host = MemoryInfo::new(AllocationDevice::CPU, 0, AllocatorType::Device, MemoryType::CPUOutput)?;
@@ -110,7 +139,8 @@ impl Decoder {
             Wanted::Each => (0_i64..).take(sequence).collect(),
         };
         let told = count * places.len();
-        if self.tells_each {
+        // The other graph tells the last position by itself, and nothing else is asked of it.
+        if self.tells_each && !is_prompt {
             binding.bind_input(LOGITS_AT, &Tensor::from_array(([places.len()], places))?)?;
         }
         let ids: Vec<i64> = tokens.iter().map(|&token| i64::from(token)).collect();
@@ -120,11 +150,12 @@ impl Decoder {
             &Tensor::from_array(([count], after.iter().map(|&n| int32(n - 1)).collect::<Vec<_>>()))?,
         )?;
         binding.bind_input("total_sequence_length", &Tensor::from_array(ndarray::arr0(int32(longest)))?)?;
-        let outputs = self.session.run_binding(binding)?;
+        let outputs = session.run_binding(binding)?;
         let logits = outputs.get("logits").ok_or_else(|| RuntimeError::Shape("no logits".into()))?;
         let (shape, values) = logits.try_extract_tensor::<f32>()?;
-        if values.len() == told * self.spec.vocab {
-            Ok(values.chunks(self.spec.vocab).map(<[f32]>::to_vec).collect())
+        let width = self.answers.as_ref().map_or(self.spec.vocab, Vec::len);
+        if values.len() == told * width {
+            Ok(values.chunks(width).map(<[f32]>::to_vec).collect())
         } else {
             Err(RuntimeError::Shape(format!("logits {shape:?}")))
         }
@@ -160,6 +191,11 @@ impl Decode for Decoder {
         self.pass(row, &[past], tokens, Wanted::Each)
     }
 
+    fn token(&self, place: u32) -> u32 {
+        // A place beyond them cannot be: every pass compares its width with theirs.
+        self.answers.as_ref().and_then(|tokens| tokens.get(usize::try_from(place).ok()?)).copied().unwrap_or(place)
+    }
+
     fn verifies(&self) -> bool {
         self.tells_each
     }
@@ -167,6 +203,19 @@ impl Decode for Decoder {
     fn copy(&mut self, from: usize, to: usize, length: usize) {
         self.broken = self.cache.copy(from, to, length).err().or_else(|| self.broken.take());
     }
+}
+
+/// The tokens that logits are of.
+fn answer_tokens(path: &Path, spec: &GeneratorSpec) -> Result<Vec<u32>, RuntimeError> {
+    let load = |reason: String| RuntimeError::Load(format!("{}: {reason}", path.display()));
+    let bytes = std::fs::read(path).map_err(|error| load(error.to_string()))?;
+    let (ids, rest) = bytes.as_chunks();
+    let tokens: Vec<u32> = ids.iter().map(|id| u32::from_le_bytes(*id)).collect();
+    let known = tokens.last().is_some_and(|&last| usize::try_from(last).is_ok_and(|last| last < spec.vocab));
+    if !rest.is_empty() || !known || !tokens.is_sorted_by(|a, b| a < b) {
+        return Err(load("it does not hold tokens of the vocabulary, ascending".into()));
+    }
+    Ok(tokens)
 }
 
 /// Lengths are bounded by the window of the manifest, far below the type's limit.

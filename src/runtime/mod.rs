@@ -56,25 +56,31 @@ pub trait Decode: Send + 'static {
     /// Longest sequence of a row, in tokens.
     fn window(&self) -> usize;
 
-    /// Appends `tokens` to a row that already holds `past` tokens; answers the logits `[vocab]` after the last.
+    /// Appends `tokens` to a row that already holds `past` tokens; answers the logits after the last, in places that
+    /// [`Decode::token`] knows.
     ///
     /// # Errors
     /// [`RuntimeError`]; the row is then undefined.
     fn prefill(&mut self, row: usize, past: usize, tokens: &[u32]) -> Result<Vec<f32>, RuntimeError>;
 
-    /// Appends one token to each of rows `0..steps.len()`; answers one logits vector `[vocab]` a row.
+    /// Appends one token to each of rows `0..steps.len()`; answers the logits of each row.
     ///
     /// # Errors
     /// [`RuntimeError`]; all these rows are then undefined.
     fn step(&mut self, steps: &[Step]) -> Result<Vec<Vec<f32>>, RuntimeError>;
 
-    /// Appends `tokens` to a row that already holds `past` tokens; answers the logits `[vocab]` after each of them.
+    /// Appends `tokens` to a row that already holds `past` tokens; answers the logits after each of them.
     ///
     /// Those that the caller then takes back by a smaller `past` are written over.
     ///
     /// # Errors
     /// [`RuntimeError`]; the row is then undefined.
     fn verify(&mut self, row: usize, past: usize, tokens: &[u32]) -> Result<Vec<Vec<f32>>, RuntimeError>;
+
+    /// Which token a place in the logits is of.
+    fn token(&self, place: u32) -> u32 {
+        place
+    }
 
     /// Whether [`Decode::verify`] can be called.
     fn verifies(&self) -> bool;

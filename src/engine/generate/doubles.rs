@@ -32,13 +32,14 @@ impl Adder {
     }
 
     fn append(&mut self, row: usize, past: usize, tokens: &[u32]) -> Vec<f32> {
+        let window = self.window;
         let row = &mut self.rows[row];
         assert!(row.len() >= past, "the row holds {} tokens, not {past}", row.len());
         row.truncate(past);
         row.extend_from_slice(tokens);
-        assert!(row.len() <= self.window);
+        assert!(row.len() <= window);
         let next = (row.iter().sum::<u32>() * 31 + u32::try_from(row.len()).unwrap()) % self.vocab;
-        (0..self.vocab).map(|token| f32::from(u8::from(token == next))).collect()
+        (0..self.vocab).map(|place| f32::from(u8::from(self.token(place) == next))).collect()
     }
 }
 
@@ -64,6 +65,11 @@ impl Decode for Adder {
     fn verify(&mut self, row: usize, past: usize, tokens: &[u32]) -> Result<Vec<Vec<f32>>, RuntimeError> {
         self.passes.push(Pass::Verify(tokens.len()));
         Ok(tokens.iter().enumerate().map(|(place, &token)| self.append(row, past + place, &[token])).collect())
+    }
+
+    /// Backwards, so that whoever takes a place for a token writes something else.
+    fn token(&self, place: u32) -> u32 {
+        self.vocab - 1 - place
     }
 
     fn verifies(&self) -> bool {

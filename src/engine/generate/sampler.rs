@@ -1,10 +1,10 @@
-//! From logits to the next token. Pure: randomness is the seed and the step, so equal seeds give equal text in any
+//! From logits to the place of the next token among them. Pure: randomness is the seed and the step, so equal seeds give equal text in any
 //! row and company.
 
 /// How the next token is chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Sampling {
-    /// The likeliest token; of equals, the one with the lowest id.
+    /// The likeliest token; of equals, the first.
     Greedy,
     /// Nucleus sampling (Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration").
     Nucleus {
@@ -20,7 +20,7 @@ pub enum Sampling {
 /// Tokens considered by nucleus sampling; the tail beyond them is noise for any useful `top_p`.
 const NUCLEUS_TOKENS: usize = 64;
 
-/// Picks the token for the answer's `step`-th place (0-based). `None` when no logit is a number.
+/// Picks the logit whose token is the answer's `step`-th (0-based). `None` when none is a number.
 pub(super) fn pick(logits: &[f32], sampling: Sampling, step: usize) -> Option<u32> {
     match sampling {
         Sampling::Greedy => argmax(logits),
@@ -42,8 +42,8 @@ fn argmax(logits: &[f32]) -> Option<u32> {
     }
     let highest = lanes.into_iter().fold(f32::NEG_INFINITY, f32::max);
     #[expect(clippy::float_cmp, reason = "the very number that was found above")]
-    let token = logits.iter().position(|&logit| logit == highest)?;
-    u32::try_from(token).ok()
+    let place = logits.iter().position(|&logit| logit == highest)?;
+    u32::try_from(place).ok()
 }
 
 fn nucleus(logits: &[f32], temperature: f32, top_p: f32, draw: f32) -> Option<u32> {
@@ -68,14 +68,14 @@ fn nucleus(logits: &[f32], temperature: f32, top_p: f32, draw: f32) -> Option<u3
         }
     }
     let mut left = draw * kept;
-    for &(token, logit) in candidates.iter().take(nucleus) {
+    for &(place, logit) in candidates.iter().take(nucleus) {
         left -= weight(logit);
         if left <= 0.0 {
-            return u32::try_from(token).ok();
+            return u32::try_from(place).ok();
         }
     }
     // Rounding may leave a crumb after the last candidate.
-    candidates.get(nucleus - 1).and_then(|&(token, _)| u32::try_from(token).ok())
+    candidates.get(nucleus - 1).and_then(|&(place, _)| u32::try_from(place).ok())
 }
 
 /// A number in `[0, 1)` from seed and step: the finaliser of `SplitMix64` (Steele, Lea, Flood 2014).

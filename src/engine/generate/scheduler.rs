@@ -18,8 +18,8 @@ use crate::runtime::{Decode, RuntimeError, Step};
 /// Rows kept for prompt prefixes: one a task.
 pub(super) const PREFIX_ROWS: usize = 3;
 
-/// Fewest tokens that a part of a prompt has: for a single one the runtime takes another path, which rounds otherwise,
-/// and a text would depend on who else was there when its prompt was cut.
+/// Fewest tokens that a part of a prompt has: a single one is a step, by another graph or another path of the runtime,
+/// which rounds otherwise, and a text would depend on who else was there when its prompt was cut.
 const LEAST_PART: usize = 2;
 
 /// Most tokens of a part while nobody waits for it. Between two parts it is seen whether the caller left.
@@ -206,7 +206,7 @@ impl<D: Decode, R: Waiting> Scheduler<D, R> {
         if sequence.past < sequence.prompt.len() {
             return Ok(());
         }
-        progress.tokens += sequence.accept(&logits)?;
+        progress.tokens += sequence.accept(&logits, &self.decoder)?;
         if let Some(Newcomer { sequence, row }) = self.newcomer.take() {
             // Others may have left since it was given its row.
             if row != self.slots.next_row() {
@@ -240,7 +240,7 @@ impl<D: Decode, R: Waiting> Scheduler<D, R> {
         let logits = self.decoder.step(&steps)?;
         for (sequence, logits) in self.slots.iter_mut().zip(&logits) {
             sequence.past += 1;
-            progress.tokens += sequence.accept(logits)?;
+            progress.tokens += sequence.accept(logits, &self.decoder)?;
         }
         Ok(())
     }
@@ -255,7 +255,7 @@ impl<D: Decode, R: Waiting> Scheduler<D, R> {
             let following = guess.into_iter().map(Some).chain([None]);
             for (logits, next) in logits.iter().zip(following) {
                 sequence.past += 1;
-                progress.tokens += sequence.accept(logits)?;
+                progress.tokens += sequence.accept(logits, &self.decoder)?;
                 if sequence.finish.is_some() || sequence.tokens.last().copied() != next {
                     break;
                 }
@@ -313,9 +313,10 @@ impl<R> Sequence<R> {
     }
 
     /// Takes the next token from the logits; answers how many tokens that made.
-    fn accept(&mut self, logits: &[f32]) -> Result<usize, RuntimeError> {
-        let token = sampler::pick(logits, self.params.sampling, self.tokens.len())
+    fn accept(&mut self, logits: &[f32], decoder: &impl Decode) -> Result<usize, RuntimeError> {
+        let place = sampler::pick(logits, self.params.sampling, self.tokens.len())
             .ok_or_else(|| RuntimeError::Shape("no logit is a number".into()))?;
+        let token = decoder.token(place);
         if self.params.stop.contains(&token) {
             self.finish = Some(Finish::Stop);
             return Ok(0);

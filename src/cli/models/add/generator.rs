@@ -48,7 +48,18 @@ pub(super) fn understood(args: &AddArgs, config: &Config) -> anyhow::Result<Unde
         }
     }
     let tasks = prompts.tasks;
-    let spec = GeneratorSpec { layers, kv_heads, head_dim, vocab, cache, window, stop_ids, tasks };
+    let spec = GeneratorSpec {
+        layers,
+        kv_heads,
+        head_dim,
+        vocab,
+        answer_tokens: None,
+        cache,
+        prefill: None,
+        window,
+        stop_ids,
+        tasks,
+    };
     Ok((model.into_export(), Part::Generator(spec)))
 }
 
@@ -109,7 +120,7 @@ fn reply<D: Decode>(decoder: &mut D, tokenizer: &PromptTokenizer, spec: &Generat
     decoder.prefill(0, 0, &whole)?;
     while tokens.len() < SHOWN {
         let best = logits.iter().enumerate().max_by(|(_, a), (_, b)| a.total_cmp(b));
-        let token = u32::try_from(best.context("it gave no logits")?.0)?;
+        let token = decoder.token(u32::try_from(best.context("it gave no logits")?.0)?);
         if spec.stop_ids.contains(&token) {
             break;
         }
