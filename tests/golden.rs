@@ -204,7 +204,7 @@ fn continue_greedily(decoder: &mut Decoder, prompt: &[u32], stop: &[u32], limit:
     let mut tokens = Vec::new();
     while tokens.len() < limit {
         let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
-        let token = u32::try_from(best).unwrap();
+        let token = decoder.token(u32::try_from(best).unwrap());
         if stop.contains(&token) {
             break;
         }

@@ -58,8 +58,8 @@ slow path of the runtime). The same 8-bit table serves as embedding
 (`GatherBlockQuantized`) and as output head where the checkpoint ties them.
 
 A recipe may ask for a second graph of the same inputs and outputs for prompts
-(`"prefill": "int8"`), which are bound by arithmetic and not by reading weights.
-Its linear layers have one scale an output, of the values that the blocks stand
+(`"prefill": ["attention", "gate_up", "down"]`, or some of these), which are bound
+by arithmetic and not by reading weights. Its layers of those kinds have one scale an output, of the values that the blocks stand
 for, and keep to 7 bits, because processors without VNNI add pairs of products in
 16 bits, which 8-bit weights overflow. Activations are rounded to 8 bits with one
 scale a token, so that no token depends on its company in a pass and the bits are
@@ -96,6 +96,8 @@ LOGITS_AT = "logits_at"
 PREFILL = "prefill.onnx"
 WEIGHT_LIMIT = 64
 ANSWER_TOKENS = "answer_tokens.bin"
+# Of linear layers.
+KINDS = ("attention", "gate_up", "down")
 
 
 @dataclass(frozen=True)
@@ -414,7 +416,7 @@ class _Builder:
         self.shape = checkpoint.shape
         self.window = window
         # Some layers lose more by fewer bits than others.
-        self.bits = {kind: bits_of(precision, kind) for kind in ("attention", "gate_up", "down")}
+        self.bits = {kind: bits_of(precision, kind) for kind in KINDS}
         self.head_bits = int(precision["head"])
         self.embedding = precision["embedding"]
         # int8 activations are the runtime's fast path (accuracy level 4).
@@ -423,7 +425,8 @@ class _Builder:
         # Which tokens an answer can hold, by their ids; all where it is None.
         self.kept = kept
         self.told = checkpoint.shape.vocab if kept is None else len(kept)
-        self.prefill = prefill
+        # Which kinds of layers have the products for prompts; none in the first graph.
+        self.prefill = precision["prefill"] if prefill else []
         if prefill:
             graph.constant("int8.last", np.array([-1], dtype=np.int64))
             graph.constant("int8.step", np.array(1 / 127, dtype=np.float32))
@@ -448,7 +451,7 @@ class _Builder:
         self, x: str, label: str, kind: str, names: Sequence[str], shape: tuple[int, int], bias: str = ""
     ) -> str:
         """The product with the named layers, their outputs side by side."""
-        if self.prefill:
+        if kind in self.prefill:
             checkpoint = self.checkpoint
             weights = [settled(checkpoint.tensor(name), self.bits[kind], checkpoint.grid(name)) for name in names]
             return self.int8_product(x, label, np.concatenate(weights), bias)
@@ -702,8 +705,8 @@ def write_graph(
 
     `kept` are the ids of the tokens that answers can hold, all if it is None.
     """
-    if precision.get("prefill") not in (None, "int8"):
-        raise ValueError(f"'prefill' is {precision['prefill']!r} in the recipe; it can be \"int8\", or be left out")
+    if unknown := set(precision.get("prefill", [])) - set(KINDS):
+        raise ValueError(f"'prefill' names {sorted(unknown)} in the recipe; it can name {', '.join(KINDS)}")
     # Told beforehand, so that each weight can be written as soon as it is made.
     aside = _estimated_bytes(checkpoint.shape, precision, kept) >= graph_file.INLINE_LIMIT
     constants = _lay(checkpoint, window, precision, path, kept, aside)

@@ -183,7 +183,7 @@ def test_a_prompt_gives_the_same_bits_however_it_is_cut(tiny, tmp_path: Path) ->
 @pytest.fixture
 def with_prefill(tiny, tmp_path: Path) -> Path:
     """The folder of a generator with a second graph for prompts."""
-    precision = {"linear": 8, "head": 8, "embedding": 8, "prefill": "int8"}
+    precision = {"linear": 8, "head": 8, "embedding": 8, "prefill": ["attention", "gate_up", "down"]}
     decoder.write_graph(decoder.Checkpoint(tiny[0]), WINDOW, precision, tmp_path / "model.onnx")
     return tmp_path
 
@@ -213,7 +213,7 @@ def test_no_token_of_a_prompt_depends_on_the_size_of_another(with_prefill: Path)
 def test_the_graph_for_prompts_takes_the_tables_of_the_first(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph_file, "INLINE_LIMIT", 1000)
     monkeypatch.setattr(graph_file, "SMALL", 512)
-    precision = {"linear": 8, "head": 8, "embedding": 8, "prefill": "int8"}
+    precision = {"linear": 8, "head": 8, "embedding": 8, "prefill": ["attention", "gate_up", "down"]}
     decoder.write_graph(decoder.Checkpoint(tiny[0]), WINDOW, precision, tmp_path / "model.onnx")
     graph = onnx.load(tmp_path / decoder.PREFILL, load_external_data=False).graph
     at = {
@@ -223,6 +223,12 @@ def test_the_graph_for_prompts_takes_the_tables_of_the_first(tiny, tmp_path: Pat
     assert at["head.codes"] == at["rotary.global.cos"] == "model.onnx.data"
     assert at["blk.0.qkv.int8"] == f"{decoder.PREFILL}.data"
     assert not any(name.endswith(".codes") for name in at if name.startswith("blk."))
+    # A kind that is not named stays as it is, and is read from the first graph's file.
+    precision["prefill"] = ["attention", "gate_up"]
+    decoder.write_graph(decoder.Checkpoint(tiny[0]), WINDOW, precision, tmp_path / "model.onnx")
+    graph = onnx.load(tmp_path / decoder.PREFILL, load_external_data=False).graph
+    at = {tensor.name: [entry.value for entry in tensor.external_data] for tensor in graph.initializer}
+    assert at["blk.0.down.codes"][0] == "model.onnx.data" and "blk.0.down.int8" not in at
     prefill = Session(tmp_path / decoder.PREFILL, WINDOW)
     step = Session(tmp_path / "model.onnx", WINDOW)
     ours, theirs = (session.run([TOKENS[:20]], [20], session.new_cache(1)) for session in (prefill, step))
@@ -238,8 +244,8 @@ def test_products_for_prompts_do_not_overflow_16_bits(with_prefill: Path) -> Non
 
 
 def test_a_product_for_prompts_that_nobody_knows_is_refused(tiny, tmp_path: Path) -> None:
-    precision = {"linear": 8, "head": 8, "embedding": 8, "prefill": "int4"}
-    with pytest.raises(ValueError, match="'prefill' is 'int4' in the recipe"):
+    precision = {"linear": 8, "head": 8, "embedding": 8, "prefill": ["attention", "norm"]}
+    with pytest.raises(ValueError, match="'prefill' names \\['norm'\\] in the recipe"):
         decoder.write_graph(decoder.Checkpoint(tiny[0]), WINDOW, precision, tmp_path / "model.onnx")
 
 
@@ -410,7 +416,7 @@ def test_answers_hold_no_token_that_is_not_kept(tmp_path: Path, monkeypatch: pyt
     # As alpha-4o-mini has it: with the tables aside, and a second graph that takes them from there.
     monkeypatch.setattr(graph_file, "INLINE_LIMIT", 1000)
     monkeypatch.setattr(graph_file, "SMALL", 512)
-    recipe["precision"] = {"linear": 8, "head": 8, "embedding": 8, "prefill": "int8"}
+    recipe["precision"] = {"linear": 8, "head": 8, "embedding": 8, "prefill": ["attention", "gate_up", "down"]}
     both = tmp_path / "both"
     both.mkdir()
     part = decoder.build({"gguf": path}, recipe, tmp_path, both)
@@ -547,17 +553,22 @@ def test_a_built_generator_answers_like_the_full_precision_model(identifier: str
     inside = np.cumsum(stops, axis=1) - stops == 0
 
     session = Session(folder / "model.onnx", 128)
-    prompt = Session(folder / part["prefill"], 128) if "prefill" in part else session
-    caches, ours = [], []
-    for row in rows:
-        caches.append(session.new_cache(1))
-        ours.append(prompt.run([row], [len(row)], caches[-1])[0])
-    cache, lengths, steps = session.join(caches), [len(row) for row in rows], [np.stack(ours)]
-    for step in range(ANSWER - 1):
-        lengths = [length + 1 for length in lengths]
-        # Fed with the reference's tokens: each step is judged by itself.
-        steps.append(session.run([[int(token)] for token in tokens[:, step]], lengths, cache))
-    measured = np.stack(steps, axis=1)
+
+    def answered(prompt: Session, rows: list[list[int]]) -> np.ndarray:
+        """Logits [text, step, token] where prompts are read by the one graph and steps made by the other."""
+        caches, ours = [], []
+        for row in rows:
+            caches.append(session.new_cache(1))
+            ours.append(prompt.run([row], [len(row)], caches[-1])[0])
+        cache, lengths, steps = session.join(caches), [len(row) for row in rows], [np.stack(ours)]
+        for step in range(ANSWER - 1):
+            lengths = [length + 1 for length in lengths]
+            # Fed with the reference's tokens: each step is judged by itself.
+            steps.append(session.run([[int(token)] for token in tokens[: len(rows), step]], lengths, cache))
+        return np.stack(steps, axis=1)
+
+    # As it is served.
+    measured = answered(Session(folder / part["prefill"], 128) if "prefill" in part else session, rows)
     kept = np.fromfile(folder / part["answer_tokens"], dtype="<u4") if "answer_tokens" in part else np.arange(part["vocab"])
     chosen = kept[measured.argmax(axis=-1)]
 
@@ -569,12 +580,14 @@ def test_a_built_generator_answers_like_the_full_precision_model(identifier: str
     print(f"{identifier}: {np.mean(lost == 0):.1%} of tokens as in full precision, mean regret {lost.mean():.4f}")
     assert lost.mean() <= MEAN_REGRET
 
-    # The same weights as the graph has: what is left is the arithmetic.
+    # The same weights as the first graph has, which then reads the prompts too: what is left is the arithmetic.
     for name in _linear_layers(reference):
         bits = decoder.bits_of(recipe["precision"], _kind(name))
         reference.weights[name] = decoder.settled(reference.weights[name], bits, checkpoint.grid(name))
     # Half of the texts: the reference is slow.
-    rows, tokens, measured, chosen, inside = (part[: len(rows) // 2] for part in (rows, tokens, measured, chosen, inside))
+    rows, tokens, inside = (part[: len(rows) // 2] for part in (rows, tokens, inside))
+    measured = answered(session, rows)
+    chosen = kept[measured.argmax(axis=-1)]
     caches, fed, told = [reference.new_cache() for _ in rows], rows, []
     for step in range(ANSWER):
         told.append(reference.forward(fed, caches))
