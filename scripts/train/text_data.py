@@ -303,8 +303,8 @@ def _lines(path: Path) -> list[dict]:
 
 def authored_lines(folder: Path, name: str) -> list[dict]:
     """The lines of one file of ours; the long ones are packed, as the whole repository has a bound."""
-    plain = folder / f"{name}.jsonl"
-    return _lines(plain if plain.exists() else folder / f"{name}.jsonl.gz")
+    packed = folder / f"{name}.jsonl.gz"
+    return _lines(packed if packed.exists() else folder / f"{name}.jsonl")
 
 
 def _judged(labels: dict, source: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
