@@ -111,20 +111,21 @@ impl Quality {
         self.fitness == Fitness::Fit
     }
 
-    /// From 0, unfit, to 10: a copy or another language is worse than the wrong light, and that worse than a broken
-    /// sentence or a fact lost or invented.
+    /// From 0, unfit, to 10. A copy or another language is below any other answer that may be given out: it says
+    /// nothing new, however right its light and its facts. Of the rest, the wrong light is worse than a broken sentence
+    /// or a fact lost or invented.
     fn score(self) -> f64 {
         if !self.fit() {
             return 0.0;
         }
-        let given = |held: bool, worth: f64| if held { worth } else { 0.0 };
         let invented = match self.invented {
             0 => 0.0,
             1 => 1.0,
             _ => 1.5,
         };
-        2.5 + given(!self.repeats && !self.foreign, 2.5) + given(self.whole, 1.5) + 2.0 * self.light + 1.5 * self.facts
-            - invented
+        // From 0 to 6.5.
+        let said = if self.whole { 1.5 } else { 0.0 } + 2.0 * self.light + 1.5 * self.facts + 1.5 - invented;
+        if self.repeats || self.foreign { 1.0 + 0.3 * said } else { 3.5 + said }
     }
 
     /// The check that it failed first, as metrics name it; none where it passed all.
@@ -281,5 +282,29 @@ fn assess(text: &str, task: Task, answer: &Written, judgement: Judgement, bound:
         facts,
         invented: likeness::facts_invented(text, said, language),
         light: light.unwrap_or(1.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_below_every_other_answer_that_may_be_given_out() {
+        let right = Quality {
+            fitness: Fitness::Fit,
+            repeats: false,
+            foreign: false,
+            whole: true,
+            facts: 1.0,
+            invented: 0,
+            light: 1.0,
+        };
+        assert!((right.score() - 10.0).abs() < 1e-9);
+        let worst = Quality { whole: false, facts: 0.0, invented: 3, light: 0.0, ..right };
+        let unfit = Quality { fitness: Fitness::Unfit, ..right };
+        for copy in [Quality { repeats: true, ..right }, Quality { foreign: true, ..right }] {
+            assert!(unfit.score() < copy.score() && copy.score() < worst.score());
+        }
     }
 }
