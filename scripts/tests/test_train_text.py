@@ -67,6 +67,14 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_packed_lines_are_read_and_an_unpacked_file_goes_first(tmp_path):
+    with gzip.open(tmp_path / "a.jsonl.gz", "wt", encoding="utf-8") as handle:
+        handle.write('{"text": "packed"}\n')
+    assert text_data.authored_lines(tmp_path, "a") == [{"text": "packed"}]
+    (tmp_path / "a.jsonl").write_text('{"text": "plain"}\n', encoding="utf-8")
+    assert text_data.authored_lines(tmp_path, "a") == [{"text": "plain"}]
+
+
 def test_no_line_that_languages_are_measured_by_is_trained_on():
     def texts(name: str) -> set[str]:
         return {item["text"].casefold().strip(" .!?") for item in text_data.authored_lines(text_data.AUTHORED, name)}

@@ -303,8 +303,9 @@ def _lines(path: Path) -> list[dict]:
 
 def authored_lines(folder: Path, name: str) -> list[dict]:
     """The lines of one file of ours; the long ones are packed, as the whole repository has a bound."""
-    packed = folder / f"{name}.jsonl.gz"
-    return _lines(packed if packed.exists() else folder / f"{name}.jsonl")
+    plain, packed = folder / f"{name}.jsonl", folder / f"{name}.jsonl.gz"
+    # Unpacked to be worked on, a file is read as it is then.
+    return _lines(packed if packed.exists() and not plain.exists() else plain)
 
 
 def _judged(labels: dict, source: str) -> tuple[tuple[float, ...], tuple[float, ...]]:

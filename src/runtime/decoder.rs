@@ -5,12 +5,12 @@
 //! `[batch]` (tokens of the row after the pass, minus one), `total_sequence_length` int32 scalar (the longest row
 //! after the pass), `past.{layer}.{key,value}` and `present.…`, float32 or for GPUs float16, bound to the same memory,
 //! `logits_at` int64 `[places]` (the positions of the pass whose logits are wanted; graphs without it give those of the
-//! last), `logits` float32 `[batch × places, answer tokens]`. A pass is either one row with any number of tokens or many rows
-//! with one token each.
+//! last), `logits` float32 `[batch × places, answer tokens]`. A pass is either one row with any number of tokens or many
+//! rows with one token each.
 //!
 //! A bundle may have a second graph of the same contract for passes over prompts: these are bound by arithmetic, steps
-//! by reading weights, and what computes the one fastest is slow for the other. Which graph a pass takes follows from its
-//! length and from whether it verifies guesses, never from company, which so changes no answer.
+//! by reading weights, and what computes the one fastest is slow for the other. Which graph a pass takes follows from
+//! its length and from whether it verifies guesses, never from company, which so changes no answer.
 
 use std::{
     collections::{HashMap, hash_map::Entry},

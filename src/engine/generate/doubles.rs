@@ -32,12 +32,11 @@ impl Adder {
     }
 
     fn append(&mut self, row: usize, past: usize, tokens: &[u32]) -> Vec<f32> {
-        let window = self.window;
         let row = &mut self.rows[row];
         assert!(row.len() >= past, "the row holds {} tokens, not {past}", row.len());
         row.truncate(past);
         row.extend_from_slice(tokens);
-        assert!(row.len() <= window);
+        assert!(row.len() <= self.window);
         let next = (row.iter().sum::<u32>() * 31 + u32::try_from(row.len()).unwrap()) % self.vocab;
         (0..self.vocab).map(|place| f32::from(u8::from(self.token(place) == next))).collect()
     }

@@ -1,5 +1,5 @@
-//! From logits to the place of the next token among them. Pure: randomness is the seed and the step, so equal seeds give equal text in any
-//! row and company.
+//! From logits to the place of the next token among them. Pure: randomness is the seed and the step, so equal seeds give
+//! equal text in any row and company.
 
 /// How the next token is chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
