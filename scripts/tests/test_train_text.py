@@ -49,7 +49,8 @@ def data(tmp_path: Path) -> Path:
         with gzip.open(tmp_path / "moderation" / "train" / f"{source}.jsonl.gz", "wt", encoding="utf-8") as handle:
             handle.write("\n".join(lines))
     judged = (*text_data.HARM_FILES, *text_data.JUDGED_FILES, text_data.CALIBRATION_FILE)
-    for name in dict.fromkeys((*judged, *text_data.STATEMENT_FILES, *text_data.EXPRESSED_FILES, *text_data.SPECIAL_FILES)):
+    names = (*judged, *text_data.STATEMENT_FILES, *text_data.EXPRESSED_FILES, *text_data.EVERYDAY_FILES, *text_data.SPECIAL_FILES)
+    for name in dict.fromkeys(names):
         lines = []
         for i in range(40):
             item = {"text": f"{name} line {i}", "lang": "en"}
@@ -81,7 +82,8 @@ def test_no_line_that_languages_are_measured_by_is_trained_on():
 
     measured = texts("languages_eval")
     assert len(measured) > 300
-    for name in (*text_data.HARM_FILES, *text_data.JUDGED_FILES, text_data.CALIBRATION_FILE, *text_data.STATEMENT_FILES, *text_data.SPECIAL_FILES):
+    for name in (*text_data.HARM_FILES, *text_data.JUDGED_FILES, text_data.CALIBRATION_FILE, *text_data.STATEMENT_FILES, *text_data.EVERYDAY_FILES,
+                 *text_data.SPECIAL_FILES):
         assert not measured & texts(name), name
 
 

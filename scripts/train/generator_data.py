@@ -1,7 +1,7 @@
 """Owns the generators' training data: texts with the answers that people wrote.
 
 An example is a text with any of three answers (`positive`, `negative`,
-`reply`). Splits are those of the classifiers (text_data.split_of): the same
+`reply`), and with answers of a model that a reader refused. Splits are those of the classifiers (text_data.split_of): the same
 text never falls on two sides.
 """
 
@@ -11,7 +11,7 @@ import gzip
 import json
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import text_data
@@ -21,6 +21,8 @@ TASKS = ("positive", "negative", "reply")
 WRITTEN = (*text_data.EXPRESSED_FILES, "special")
 # Written later, and learned from whole: so the lines kept aside, which the cards are measured on, stay what they were.
 LEARNED = ("pairs_short", "pairs_close", "pairs_close_languages")
+# What alpha-4o-mini answered to texts that it had not seen, put right by a reader; `refused` is what it had said where that was wrong.
+PREFERRED = ("preferred",)
 # Public sources, and how many of their lines a pass takes: they widen the
 # subjects, but their answers often lose or invent facts.
 PUBLIC = {"expression/train/positive-frames": 500, "expression/train/imdb-counterfactual": 300, "reply/train/counsel-chat": 150}
@@ -36,13 +38,15 @@ class Example:
     lang: str = "en"
     kind: str = "statement"
     note: str = ""
+    refused: dict[str, str] = field(default_factory=dict)
 
 
 def example_of(item: dict, source: str) -> Example:
     # "false" says that there is nothing to express: no generator answers those.
     answers = {task: item[task].strip() for task in TASKS if item.get(task) and item[task] != "false"}
     return Example(
-        item["text"].strip(), answers, source, item.get("lang", "en"), item.get("kind", "statement"), item.get("note", "")
+        item["text"].strip(), answers, source, item.get("lang", "en"), item.get("kind", "statement"), item.get("note", ""),
+        item.get("refused", {}),
     )
 
 
@@ -61,6 +65,12 @@ def split(examples: list[Example]) -> tuple[list[Example], list[Example]]:
     for example in examples:
         sides[text_data.split_of(example.text, example.source) == "validation"].append(example)
     return sides[False], sides[True]
+
+
+def learned() -> list[Example]:
+    """The lines that are learned from whole, and those that a reader put right, as if they had been written so."""
+    right, _ = split(written(names=PREFERRED))
+    return written(names=LEARNED) + [replace(example, refused={}) for example in right]
 
 
 def at_most(examples: list[Example], most: int, rng: random.Random) -> list[Example]:

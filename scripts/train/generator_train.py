@@ -3,7 +3,10 @@
 A text and its answers are one tree: the text once, and each answer as a branch
 that sees the text and itself, at the positions that the server gives it. With
 `--recipe` the frozen weights are quantised anew from time to time, so that the
-delta makes up for what that loses. All randomness comes from `--seed`; an
+delta makes up for what that loses. With `--preferred` it learns from answers
+of a model that a reader put right: the right ones as ever, and beside each that
+was refused to prefer the right one more than it did at the start (direct
+preference optimisation, arXiv:2305.18290). All randomness comes from `--seed`; an
 interrupted run goes on from its checkpoint.
 """
 
@@ -58,20 +61,27 @@ class Prompts:
 
 
 class Tree:
-    """An example as tokens: ids, positions, branch of each, and which are answers."""
+    """An example as tokens: ids, positions, branch of each, and which are answers.
 
-    def __init__(self, example: Example, prompts: Prompts, tasks: list[str]) -> None:
+    `refused` names, by the number of an answer to be given, that of the refused one to the same task.
+    """
+
+    def __init__(self, example: Example, prompts: Prompts) -> None:
         self.ids = prompts.prefix + prompts.plain(example.text)
         self.positions = list(range(len(self.ids)))
         self.branch = [0] * len(self.ids)
-        # (where a token is predicted, the token)
-        self.wanted: list[tuple[int, int]] = []
+        # (where a token is predicted, the token, the number of its answer)
+        self.wanted: list[tuple[int, int, int]] = []
         trunk = len(self.ids)
-        for number, task in enumerate(tasks, start=1):
-            answer = [*prompts.plain(example.answers[task]), prompts.end]
+        branches = [*example.answers.items(), *example.refused.items()]
+        tasks = list(example.answers)
+        self.refused = {tasks.index(task): len(tasks) + i for i, task in enumerate(example.refused)}
+        self.answers = len(branches)
+        for number, (task, words) in enumerate(branches, start=1):
+            answer = [*prompts.plain(words), prompts.end]
             own = prompts.suffix[task] + answer[:-1]
             first = len(self.ids) + len(prompts.suffix[task]) - 1
-            self.wanted += [(first + i, token) for i, token in enumerate(answer)]
+            self.wanted += [(first + i, token, number - 1) for i, token in enumerate(answer)]
             self.ids += own
             self.positions += range(trunk, trunk + len(own))
             self.branch += [number] * len(own)
@@ -83,17 +93,19 @@ def padded(trees: list[Tree], device: torch.device) -> tuple[torch.Tensor, ...]:
     positions = torch.zeros((len(trees), width), dtype=torch.long)
     # Padding is a branch of its own, which sees itself and that nobody sees.
     branch = torch.full((len(trees), width), -1, dtype=torch.long)
-    places, tokens = [], []
+    places, tokens, owners, answers = [], [], [], 0
     for row, tree in enumerate(trees):
         n = len(tree.ids)
         ids[row, :n], positions[row, :n], branch[row, :n] = (
             torch.tensor(values) for values in (tree.ids, tree.positions, tree.branch)
         )
-        places += [row * width + at for at, _ in tree.wanted]
-        tokens += [token for _, token in tree.wanted]
+        places += [row * width + at for at, _, _ in tree.wanted]
+        tokens += [token for _, token, _ in tree.wanted]
+        owners += [answers + answer for _, _, answer in tree.wanted]
+        answers += tree.answers
     before = torch.ones((width, width), dtype=torch.bool).tril()
     visible = (branch[:, None, :] == 0) & (branch[:, :, None] >= 0) | (branch[:, None, :] == branch[:, :, None])
-    parts = ids, positions, visible & before, torch.tensor(places), torch.tensor(tokens)
+    parts = ids, positions, visible & before, torch.tensor(places), torch.tensor(tokens), torch.tensor(owners)
     return tuple(part.to(device) for part in parts)
 
 
@@ -108,36 +120,64 @@ class Vocabulary:
 
     def __init__(self, model: Generator, trees: list[Tree], seed: int) -> None:
         size = len(model.words)
-        told = {token for tree in trees for _, token in tree.wanted}
+        told = {token for tree in trees for _, token, _ in tree.wanted}
         told |= set(random.Random(seed).sample(range(size), min(self.OTHERS, size)))
         kept = torch.tensor(sorted(told), device=model.words.device)
         self.words = model.words[kept]
         self.place = torch.full((size,), -1, device=kept.device)
         self.place[kept] = torch.arange(len(kept), device=kept.device)
 
-    def loss(self, states: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    def losses(self, states: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         logits = F.linear(states.to(self.words.dtype), self.words).float()
-        return F.cross_entropy(logits, self.place[tokens], reduction="sum")
+        return F.cross_entropy(logits, self.place[tokens], reduction="none")
 
 
-def loss_of(
+def surprises(
     model: Generator, trees: list[Tree], device: torch.device, vocabulary: Vocabulary | None = None
-) -> tuple[torch.Tensor, int]:
-    """Summed loss over the answers' tokens, against the whole vocabulary if none is given, and how many they are."""
-    ids, positions, mask, places, tokens = padded(trees, device)
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Summed loss of each answer, tree by tree, against the whole vocabulary if none is given, and its tokens."""
+    ids, positions, mask, places, tokens, owners = padded(trees, device)
     states = model.states(ids, positions, mask).flatten(0, 1)[places]
-    if vocabulary:
-        return vocabulary.loss(states, tokens), len(tokens)
-    return F.cross_entropy(model.logits(states), tokens, reduction="sum"), len(tokens)
+    losses = vocabulary.losses(states, tokens) if vocabulary else F.cross_entropy(model.logits(states), tokens, reduction="none")
+    sums = torch.zeros(sum(tree.answers for tree in trees), device=device)
+    return sums.index_add(0, owners, losses), torch.bincount(owners)
+
+
+class Pairs:
+    """The refused answers of a batch and those that should have been given, by their numbers in it."""
+
+    def __init__(self, trees: list[Tree]) -> None:
+        self.better, self.worse, self.given = [], [], []
+        at = 0
+        for tree in trees:
+            self.better += [at + better for better in tree.refused]
+            self.worse += [at + worse for worse in tree.refused.values()]
+            self.given += range(at, at + tree.answers - len(tree.refused))
+            at += tree.answers
+
+    def lead(self, sums: torch.Tensor) -> torch.Tensor:
+        """How much likelier the better answer is than the refused one, in nats."""
+        return sums[self.worse] - sums[self.better]
+
+
+@torch.no_grad()
+def leads(model: Generator, batches: list[list[Tree]], device: torch.device, vocabulary: Vocabulary) -> list[torch.Tensor]:
+    return [
+        pairs.lead(surprises(model, batch, device, vocabulary)[0]) if pairs.better else torch.zeros(0, device=device)
+        for batch, pairs in ((batch, Pairs(batch)) for batch in batches)
+    ]
 
 
 @torch.no_grad()
 def glance(model: Generator, trees: list[Tree], device: torch.device) -> str:
-    total, count = 0.0, 0
+    total, count, better, pairs = 0.0, 0, 0, 0
     for start in range(0, len(trees), 8):
-        loss, tokens = loss_of(model, trees[start : start + 8], device)
-        total, count = total + float(loss), count + tokens
-    return f"kept aside: loss {total / count:.4f} over {count} tokens"
+        batch = trees[start : start + 8]
+        found, (sums, tokens) = Pairs(batch), surprises(model, batch, device)
+        total, count = total + float(sums[found.given].sum()), count + int(tokens[found.given].sum())
+        better, pairs = better + int((found.lead(sums) > 0).sum()), pairs + len(found.better)
+    of_pairs = f", the right answer likelier than the refused one in {better} of {pairs} pairs" if pairs else ""
+    return f"kept aside: loss {total / count:.4f} over {count} tokens{of_pairs}"
 
 
 def order(trees: list[Tree], budget: int, rng: random.Random) -> list[list[Tree]]:
@@ -169,6 +209,8 @@ def main() -> None:
     parser.add_argument("--langs", nargs="*", default=["en"], help="languages to learn from")
     parser.add_argument("--most", type=int, default=10**6, help="lines of one language that a pass takes, of those with lines kept aside")
     parser.add_argument("--most-learned", type=int, default=10**6, help="as --most, of those that are learned from whole")
+    parser.add_argument("--preferred", action="store_true", help="learn from the answers that a reader put right, and from no others")
+    parser.add_argument("--firmness", type=float, default=0.1, help="with --preferred: the weight of a nat's lead (beta)")
     parser.add_argument("--passes", type=float, default=2.0)
     parser.add_argument("--recipe", type=Path, help="model.json: learn with the error of its generator's quantisation in view")
     parser.add_argument("--settle-every", type=int, default=50, help="steps between two quantisations, with --recipe")
@@ -184,9 +226,9 @@ def main() -> None:
     prompts = Prompts(args.prompts, Tokenizer.from_file(str(tokenizer_path)))
     del checkpoint
 
-    train, aside = generator_data.split(generator_data.written())
-    train, aside = ([e for e in side if e.lang in args.langs and e.answers] for side in (train, aside))
-    learned = [e for e in generator_data.written(names=generator_data.LEARNED) if e.lang in args.langs]
+    train, aside = generator_data.split(generator_data.written(names=generator_data.PREFERRED if args.preferred else None))
+    learned = [] if args.preferred else generator_data.learned()
+    train, aside, learned = ([e for e in side if e.lang in args.langs and e.answers] for side in (train, aside, learned))
     extra = [
         generator_data.example_of(json.loads(line), "extra")
         for path in args.extra for line in path.read_text(encoding="utf-8").splitlines()
@@ -198,13 +240,13 @@ def main() -> None:
     while passes > 0:
         rows = generator_data.at_most(train, args.most, rng) + generator_data.at_most(learned, args.most_learned, rng) + extra
         rows += generator_data.public(args.data, rng) if args.data else []
-        trees = [Tree(row, prompts, list(row.answers)) for row in rows]
+        trees = [Tree(row, prompts) for row in rows]
         trees = [tree for tree in trees if len(tree.ids) <= 420]
         whole = order(trees, args.budget, rng)
         plan += whole[: round(len(whole) * min(passes, 1.0))]
         passes -= 1
     looked = random.Random(1).sample(aside, min(60, len(aside)))
-    look = sorted((Tree(row, prompts, list(row.answers)) for row in looked), key=lambda t: len(t.ids))
+    look = sorted((Tree(row, prompts) for row in looked), key=lambda t: len(t.ids))
 
     model = Generator(args.gguf, args.rank, torch.bfloat16 if args.bf16 else torch.float32).to(device)
     if args.start:
@@ -233,8 +275,18 @@ def main() -> None:
     if precision:
         model.settle(args.gguf, precision)
         log("quantised: " + glance(model, look, device))
+    at_start = [None] * len(plan)
+    if args.preferred:
+        known = args.work / "leads.pt"
+        if done:
+            at_start = torch.load(known, weights_only=True)
+        else:
+            at_start = leads(model, plan, device, vocabulary)
+            text_data.write(known, lambda p: torch.save(at_start, p))
+            log("how likely the model at the start takes the pairs to be is known")
     begun, clock, since, running, counted = time.monotonic() - spent, time.monotonic(), 0, 0.0, 0
     warm = max(1, len(plan) // 25)
+    gains: list[float] = []
     for step in range(done, len(plan)):
         gone = step / len(plan)
         if args.minutes:
@@ -246,16 +298,24 @@ def main() -> None:
             model.settle(args.gguf, precision)
         for group in optimiser.param_groups:
             group["lr"] = args.rate * min((step + 1) / warm, (1 - gone) * len(plan) / (len(plan) - warm))
-        loss, count = loss_of(model, plan[step], device, vocabulary)
+        pairs, (sums, tokens) = Pairs(plan[step]), surprises(model, plan[step], device, vocabulary)
+        loss, count = sums[pairs.given].sum(), int(tokens[pairs.given].sum())
+        aim = loss / count
+        if pairs.better:
+            gain = pairs.lead(sums) - at_start[step]
+            aim = aim - F.logsigmoid(args.firmness * gain).mean()
+            gains.append(float(gain.detach().mean()))
         optimiser.zero_grad(set_to_none=True)
-        (loss / count).backward()
+        aim.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimiser.step()
         running, counted = running + float(loss.detach()), counted + count
         since += sum(len(tree.ids) for tree in plan[step])
         if (step + 1) % 20 == 0:
-            log(f"step {step + 1}/{len(plan)} loss {running / counted:.4f} {since / (time.monotonic() - clock):.0f} tokens/s")
+            gained = f" pairs {sum(gains) / len(gains):+.1f} nats" if gains else ""
+            log(f"step {step + 1}/{len(plan)} loss {running / counted:.4f}{gained} {since / (time.monotonic() - clock):.0f} tokens/s")
             running, counted, since, clock = 0.0, 0, 0, time.monotonic()
+            gains.clear()
         if (step + 1) % args.checkpoint_every == 0 or step + 1 == len(plan):
             state = {
                 "settings": bound, "model": model.state_dict(), "optimiser": optimiser.state_dict(),

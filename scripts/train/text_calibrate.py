@@ -387,6 +387,7 @@ def tables(rows: list[Row], scores: np.ndarray, unread: tuple[str, ...]) -> Iter
         ("any category, benign_lookalikes", lambda r: r.source == "authored/benign_lookalikes"),
         ("any category, harmless prompts, news and rants", lambda r: r.source == "authored/prompts" and not r.positive()),
         ("any category, all English authored look-alikes", lambda r: is_look_alike(r) and r.lang == "en"),
+        ("any category, everyday texts in English", lambda r: r.source == "authored/everyday" and r.lang == "en"),
         ("any category, benign in other languages", lambda r: r.lang != "en" and not r.positive()),
     ):
         at = [i for i, r in enumerate(inside) if keep(r)]

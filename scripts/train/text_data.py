@@ -90,6 +90,9 @@ SPECIAL_FILES = ("special", "special_more")
 # Where a line says its text in a positive and in a negative light.
 EXPRESSED_FILES = (*STATEMENT_FILES, "pairs_daily", "pairs_work", "pairs_difficult", "pairs_east_asian", "pairs_european",
                    "pairs_languages")
+# Texts of the generators' lines that were written as everyday and harmless: what people type all day.
+EVERYDAY_FILES = ("pairs_daily", "pairs_work", "pairs_east_asian", "pairs_european", "pairs_languages", "pairs_short", "pairs_close",
+                  "pairs_close_languages", "preferred")
 # Share of the public pairs that is read for it.
 SENTIMENT_SHARE = 0.3
 # Ordinary writing may speak of despair; it was never read for self-harm.
@@ -149,6 +152,7 @@ MIXTURE: dict[str, tuple[float, float]] = {
     "authored/en_hard": (1.2, 0.0),
     "authored/en_opinions": (1.8, 0.0),
     "authored/multilingual": (1.5, 0.0),
+    "authored/everyday": (6.0, 0.0),
     "authored/expressions": (9.0, 0.0),
     "made/special": (2.0, 0.0),
     "made/words": (7.0, 0.0),
@@ -196,6 +200,8 @@ EMPHASIS: dict[str, dict[str, float]] = {
     },
     # To go on from a model that takes names, codes and single words for harm.
     "words": {"made/words": 2.0},
+    # To go on from one that takes ordinary news of people with names for harm.
+    "everyday": {"authored/everyday": 3.0},
     # For the last part of a run: what the first leaves weak.
     "fine": {
         "authored/special": 2.0,
@@ -365,6 +371,11 @@ def load(data: Path, authored: Path = AUTHORED) -> list[Row]:
             else:
                 source = f"authored/{name}"
             rows.append(Row(item["text"], source, zeros, weights, kind, item["lang"]))
+    for name in EVERYDAY_FILES:
+        for item in authored_lines(authored, name):
+            if item.get("kind", "statement") == "statement":
+                kind = 0 if len(item["text"].split()) >= 5 else -1
+                rows.append(Row(item["text"], "authored/everyday", zeros, (0.5,) * 5, kind, item["lang"]))
     return rows + sentiments(data, authored)
 
 
