@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "train")]
 
 import generator_data  # noqa: E402
+import generator_trees  # noqa: E402
 import text_data  # noqa: E402
 from forge import encoder  # noqa: E402
 from measure import MeasureError, card, expressing, expression, expression_report, inputs, judges, likeness, replies  # noqa: E402
@@ -282,6 +283,44 @@ def test_a_missing_line_file_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_line_that_is_learned_whole_is_measured_on() -> None:
     learned = {line.text for line in generator_data.written(names=generator_data.LEARNED + generator_data.PREFERRED)}
     assert len(learned) > 1000 and not learned & {item.text for item in inputs.kept_aside().items}
+
+
+def test_lines_that_a_reader_put_right_have_another_answer_beside_each_refused_one() -> None:
+    lines = generator_data.written(names=generator_data.PREFERRED)
+    assert sum(len(line.refused) for line in lines) > 1000
+    kept = {line.text for line in generator_data.split(lines)[1]}
+    assert kept and not any(line.refused or line.text in kept for line in generator_data.learned())
+    item = {"text": "Rain again.", "positive": "Rain, good.", "refused": {"positive": "Rain, bad."}}
+    assert generator_data.example_of(item, "ours").refused == {"positive": "Rain, bad."}
+    for refused in ({"reply": "Sun will come."}, {"positive": "Rain, good. "}, {"positive": ""}):
+        with pytest.raises(SystemExit, match=r"ours: the refused \w+ of 'Rain again\.' has no other answer"):
+            generator_data.example_of(item | {"refused": refused}, "ours")
+
+
+class Letters:
+    """Prompts whose tokens are letters."""
+
+    prefix, suffix, end = [1], dict.fromkeys(generator_data.TASKS, [2]), 3
+
+    def plain(self, text: str) -> list[int]:
+        return [ord(letter) for letter in text]
+
+
+def test_a_refused_answer_is_paired_with_the_one_to_the_same_task() -> None:
+    answers = {"positive": "abc", "negative": "de", "reply": "f"}
+    both = generator_data.Example("t", answers, "ours", refused={"reply": "gh", "positive": "i"})
+    plain = generator_data.Example("t", {"reply": "f"}, "ours")
+    trees = [generator_trees.Tree(example, Letters()) for example in (plain, both)]
+    spoken: dict[int, list[int]] = {}
+    for _, token, answer in trees[1].wanted:
+        spoken.setdefault(answer, []).append(token)
+    assert [bytes(said[:-1]).decode() for said in spoken.values()] == ["abc", "de", "f", "gh", "i"]
+    pairs = generator_trees.Pairs(trees)
+    # The only answer of the first tree is number 0, those of the second are 1 to 5.
+    assert pairs.given == [0, 1, 2, 3]
+    assert dict(zip(pairs.better, pairs.worse)) == {3: 4, 1: 5}
+    losses = np.array([9.0, 5.0, 9.0, 2.0, 4.0, 4.0])
+    assert dict(zip(pairs.better, pairs.lead(losses))) == {3: 2.0, 1: -1.0}
 
 
 def test_samples_are_a_hundred_held_out_english_statements_in_a_fixed_order() -> None:

@@ -104,6 +104,12 @@ def test_authored_files_weigh_most_where_they_speak(data):
     assert feelings.weights[CATEGORIES.index("self_harm")] == 0
 
 
+def test_everyday_texts_are_harmless_statements(data):
+    rows = [r for r in text_data.load(data, data / "authored") if r.source == "authored/everyday"]
+    assert len(rows) == 40 * len(text_data.EVERYDAY_FILES)
+    assert all(r.targets == (0.0,) * 5 and r.weights == (0.5,) * 5 and r.kind == 0 for r in rows)
+
+
 def test_expressions_carry_their_sentiment_and_stay_with_their_text(data):
     rows = [r for r in text_data.load(data, data / "authored") if r.sentiment >= 0]
     ours = [r for r in rows if r.source == "authored/expressions"]

@@ -1,8 +1,9 @@
-"""Owns the generators' training data: texts with the answers that people wrote.
+"""Owns the generators' training data: texts with answers that people wrote, or left as a model had written them.
 
 An example is a text with any of three answers (`positive`, `negative`,
-`reply`), and with answers of a model that a reader refused. Splits are those of the classifiers (text_data.split_of): the same
-text never falls on two sides.
+`reply`), and with the answers of a model that a reader refused. Splits are
+those of the classifiers (text_data.split_of): the same text never falls on two
+sides.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ TASKS = ("positive", "negative", "reply")
 WRITTEN = (*text_data.EXPRESSED_FILES, "special")
 # Written later, and learned from whole: so the lines kept aside, which the cards are measured on, stay what they were.
 LEARNED = ("pairs_short", "pairs_close", "pairs_close_languages")
-# What alpha-4o-mini answered to texts that it had not seen, put right by a reader; `refused` is what it had said where that was wrong.
+# What alpha-4o-mini answered to texts that it had not seen, put right by a reader; `refused` is what it had said where
+# that was wrong: its fourth stage to the first 1,115, its fifth to the others.
 PREFERRED = ("preferred",)
 # Public sources, and how many of their lines a pass takes: they widen the
 # subjects, but their answers often lose or invent facts.
@@ -44,9 +46,13 @@ class Example:
 def example_of(item: dict, source: str) -> Example:
     # "false" says that there is nothing to express: no generator answers those.
     answers = {task: item[task].strip() for task in TASKS if item.get(task) and item[task] != "false"}
+    refused = {task: said.strip() for task, said in item.get("refused", {}).items()}
+    for task, said in refused.items():
+        if not said or said == answers.get(task, said):
+            raise SystemExit(f"{source}: the refused {task} of {item['text']!r} has no other answer beside it.")
     return Example(
         item["text"].strip(), answers, source, item.get("lang", "en"), item.get("kind", "statement"), item.get("note", ""),
-        item.get("refused", {}),
+        refused,
     )
 
 

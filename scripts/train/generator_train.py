@@ -13,6 +13,7 @@ interrupted run goes on from its checkpoint.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import random
 import sys
@@ -32,59 +33,8 @@ import text_data  # noqa: E402
 import training_run  # noqa: E402
 from forge import gguf_tokenizer, low_rank  # noqa: E402
 from forge.decoder import Checkpoint  # noqa: E402
-from generator_data import TASKS, Example  # noqa: E402
 from generator_model import Generator  # noqa: E402
-
-
-class Prompts:
-    """The token ids around a text, as models/<identifier>/prompts.json has them."""
-
-    def __init__(self, path: Path, tokenizer: Tokenizer) -> None:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        self.tokenizer = tokenizer
-
-        def special(text: str) -> list[int]:
-            tokenizer.encode_special_tokens = False
-            return tokenizer.encode(text, add_special_tokens=False).ids
-
-        prefixes = {found["tasks"][task]["prefix"] for task in TASKS}
-        if len(prefixes) != 1:
-            raise SystemExit(f"{path} gives the tasks different prefixes: a tree needs one.")
-        self.prefix = special(prefixes.pop())
-        self.suffix = {task: special(found["tasks"][task]["suffix"]) for task in TASKS}
-        (self.end,) = special(found["stop"][0])
-
-    def plain(self, text: str) -> list[int]:
-        """A text's ids; what looks like a special token in it is text."""
-        self.tokenizer.encode_special_tokens = True
-        return self.tokenizer.encode(text, add_special_tokens=False).ids
-
-
-class Tree:
-    """An example as tokens: ids, positions, branch of each, and which are answers.
-
-    `refused` names, by the number of an answer to be given, that of the refused one to the same task.
-    """
-
-    def __init__(self, example: Example, prompts: Prompts) -> None:
-        self.ids = prompts.prefix + prompts.plain(example.text)
-        self.positions = list(range(len(self.ids)))
-        self.branch = [0] * len(self.ids)
-        # (where a token is predicted, the token, the number of its answer)
-        self.wanted: list[tuple[int, int, int]] = []
-        trunk = len(self.ids)
-        branches = [*example.answers.items(), *example.refused.items()]
-        tasks = list(example.answers)
-        self.refused = {tasks.index(task): len(tasks) + i for i, task in enumerate(example.refused)}
-        self.answers = len(branches)
-        for number, (task, words) in enumerate(branches, start=1):
-            answer = [*prompts.plain(words), prompts.end]
-            own = prompts.suffix[task] + answer[:-1]
-            first = len(self.ids) + len(prompts.suffix[task]) - 1
-            self.wanted += [(first + i, token, number - 1) for i, token in enumerate(answer)]
-            self.ids += own
-            self.positions += range(trunk, trunk + len(own))
-            self.branch += [number] * len(own)
+from generator_trees import Pairs, Prompts, Tree, order  # noqa: E402
 
 
 def padded(trees: list[Tree], device: torch.device) -> tuple[torch.Tensor, ...]:
@@ -143,27 +93,13 @@ def surprises(
     return sums.index_add(0, owners, losses), torch.bincount(owners)
 
 
-class Pairs:
-    """The refused answers of a batch and those that should have been given, by their numbers in it."""
-
-    def __init__(self, trees: list[Tree]) -> None:
-        self.better, self.worse, self.given = [], [], []
-        at = 0
-        for tree in trees:
-            self.better += [at + better for better in tree.refused]
-            self.worse += [at + worse for worse in tree.refused.values()]
-            self.given += range(at, at + tree.answers - len(tree.refused))
-            at += tree.answers
-
-    def lead(self, sums: torch.Tensor) -> torch.Tensor:
-        """How much likelier the better answer is than the refused one, in nats."""
-        return sums[self.worse] - sums[self.better]
-
-
 @torch.no_grad()
-def leads(model: Generator, batches: list[list[Tree]], device: torch.device, vocabulary: Vocabulary) -> list[torch.Tensor]:
+def leads(
+    model: Generator, batches: list[list[Tree]], device: torch.device, vocabulary: Vocabulary
+) -> list[torch.Tensor | None]:
+    """The leads of the pairs of each batch that has any."""
     return [
-        pairs.lead(surprises(model, batch, device, vocabulary)[0]) if pairs.better else torch.zeros(0, device=device)
+        pairs.lead(surprises(model, batch, device, vocabulary)[0]) if pairs.better else None
         for batch, pairs in ((batch, Pairs(batch)) for batch in batches)
     ]
 
@@ -180,24 +116,6 @@ def glance(model: Generator, trees: list[Tree], device: torch.device) -> str:
     return f"kept aside: loss {total / count:.4f} over {count} tokens{of_pairs}"
 
 
-def order(trees: list[Tree], budget: int, rng: random.Random) -> list[list[Tree]]:
-    """Batches of like length within a budget of padded tokens, in random order."""
-    rng.shuffle(trees)
-    out: list[list[Tree]] = []
-    for start in range(0, len(trees), 400):
-        batch: list[Tree] = []
-        groups = []
-        for tree in sorted(trees[start : start + 400], key=lambda t: len(t.ids)):
-            if batch and len(tree.ids) * (len(batch) + 1) > budget:
-                groups.append(batch)
-                batch = []
-            batch.append(tree)
-        groups.append(batch)
-        rng.shuffle(groups)
-        out += groups
-    return out
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, help="folder that holds expression/train/ and reply/train/; without it our lines alone")
@@ -208,9 +126,9 @@ def main() -> None:
     parser.add_argument("--start", type=Path, help="adapter to go on from")
     parser.add_argument("--langs", nargs="*", default=["en"], help="languages to learn from")
     parser.add_argument("--most", type=int, default=10**6, help="lines of one language that a pass takes, of those with lines kept aside")
-    parser.add_argument("--most-learned", type=int, default=10**6, help="as --most, of those that are learned from whole")
-    parser.add_argument("--preferred", action="store_true", help="learn from the answers that a reader put right, and from no others")
-    parser.add_argument("--firmness", type=float, default=0.1, help="with --preferred: the weight of a nat's lead (beta)")
+    parser.add_argument("--most-learned", type=int, default=10**6, help="as --most, of the lines written later")
+    parser.add_argument("--preferred", action="store_true", help="of our lines, learn from those alone that a reader put right")
+    parser.add_argument("--firmness", type=float, default=0.1, help="where answers were refused: the weight of a nat's lead (beta)")
     parser.add_argument("--passes", type=float, default=2.0)
     parser.add_argument("--recipe", type=Path, help="model.json: learn with the error of its generator's quantisation in view")
     parser.add_argument("--settle-every", type=int, default=50, help="steps between two quantisations, with --recipe")
@@ -247,6 +165,8 @@ def main() -> None:
         passes -= 1
     looked = random.Random(1).sample(aside, min(60, len(aside)))
     look = sorted((Tree(row, prompts) for row in looked), key=lambda t: len(t.ids))
+    if not plan or not look:
+        raise SystemExit("There are no lines of these languages to learn from and to keep aside: give others by --langs.")
 
     model = Generator(args.gguf, args.rank, torch.bfloat16 if args.bf16 else torch.float32).to(device)
     if args.start:
@@ -260,10 +180,11 @@ def main() -> None:
     saved = args.work / "checkpoint.pt"
     done, spent = 0, 0.0
     bound = {k: v for k, v in settings.items() if k not in ("work", "out", "threads", "device", "checkpoint_every")}
+    bound["plan"] = hashlib.sha256(repr([tree.ids for batch in plan for tree in batch]).encode()).hexdigest()
     if saved.exists():
-        state = torch.load(saved, weights_only=True)
+        state = torch.load(saved, weights_only=True, map_location=device)
         if state["settings"] != bound:
-            raise SystemExit(f"{saved} is of a run with other settings: use another --work folder.")
+            raise SystemExit(f"{saved} is of a run with other settings or lines: use another --work folder.")
         model.load_state_dict(state["model"])
         optimiser.load_state_dict(state["optimiser"])
         done, spent = state["done"], state["spent"]
@@ -275,15 +196,15 @@ def main() -> None:
     if precision:
         model.settle(args.gguf, precision)
         log("quantised: " + glance(model, look, device))
-    at_start = [None] * len(plan)
-    if args.preferred:
+    at_start: list[torch.Tensor | None] = []
+    if any(tree.refused for batch in plan for tree in batch):
         known = args.work / "leads.pt"
         if done:
-            at_start = torch.load(known, weights_only=True)
+            at_start = torch.load(known, weights_only=True, map_location=device)
         else:
             at_start = leads(model, plan, device, vocabulary)
             text_data.write(known, lambda p: torch.save(at_start, p))
-            log("how likely the model at the start takes the pairs to be is known")
+            log("the leads of the model at the start are measured")
     begun, clock, since, running, counted = time.monotonic() - spent, time.monotonic(), 0, 0.0, 0
     warm = max(1, len(plan) // 25)
     gains: list[float] = []

@@ -200,8 +200,6 @@ EMPHASIS: dict[str, dict[str, float]] = {
     },
     # To go on from a model that takes names, codes and single words for harm.
     "words": {"made/words": 2.0},
-    # To go on from one that takes ordinary news of people with names for harm.
-    "everyday": {"authored/everyday": 3.0},
     # For the last part of a run: what the first leaves weak.
     "fine": {
         "authored/special": 2.0,
@@ -373,9 +371,7 @@ def load(data: Path, authored: Path = AUTHORED) -> list[Row]:
             rows.append(Row(item["text"], source, zeros, weights, kind, item["lang"]))
     for name in EVERYDAY_FILES:
         for item in authored_lines(authored, name):
-            if item.get("kind", "statement") == "statement":
-                kind = 0 if len(item["text"].split()) >= 5 else -1
-                rows.append(Row(item["text"], "authored/everyday", zeros, (0.5,) * 5, kind, item["lang"]))
+            rows.append(Row(item["text"], "authored/everyday", zeros, (0.5,) * 5, EXPRESSIBILITY.index(item["kind"]), item["lang"]))
     return rows + sentiments(data, authored)
 
 
