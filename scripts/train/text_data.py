@@ -90,13 +90,14 @@ SPECIAL_FILES = ("special", "special_more")
 # Where a line says its text in a positive and in a negative light.
 EXPRESSED_FILES = (*STATEMENT_FILES, "pairs_daily", "pairs_work", "pairs_difficult", "pairs_east_asian", "pairs_european",
                    "pairs_languages")
-# Texts of the generators' lines that were written as everyday and harmless: what people type all day.
+# Texts of the generators' lines without harm to others: what people type all day.
 EVERYDAY_FILES = ("pairs_daily", "pairs_work", "pairs_east_asian", "pairs_european", "pairs_languages", "pairs_short", "pairs_close",
                   "pairs_close_languages", "preferred")
 # Share of the public pairs that is read for it.
 SENTIMENT_SHARE = 0.3
 # Ordinary writing may speak of despair; it was never read for self-harm.
-SELF_HARM_UNREAD = ("en_feelings", "en_hard")
+SELF_HARM_UNREAD = ("en_feelings", "en_hard", "pairs_east_asian", "pairs_european", "pairs_languages", "pairs_short", "pairs_close",
+                    "pairs_close_languages")
 
 # What an authored file says of the four categories it was not written for.
 WEAK_ZERO = 0.3
@@ -357,21 +358,17 @@ def load(data: Path, authored: Path = AUTHORED) -> list[Row]:
             kind = 0 if len(item["text"].split()) >= 5 else -1
             rows.append(Row(item["text"], f"authored/{name}", targets, (1.0,) * 5, kind, item["lang"]))
     zeros = (0.0,) * 5
-    for name in STATEMENT_FILES + SPECIAL_FILES:
+    for name in (*STATEMENT_FILES, *SPECIAL_FILES, *EVERYDAY_FILES):
+        weights = tuple(0.0 if c == "self_harm" and name in SELF_HARM_UNREAD else 0.5 for c in CATEGORIES)
         for item in authored_lines(authored, name):
-            weights = tuple(
-                0.0 if c == "self_harm" and name in SELF_HARM_UNREAD else 0.5
-                for c in CATEGORIES
-            )
             kind = EXPRESSIBILITY.index(item["kind"])
             if name in SPECIAL_FILES:
                 source = "authored/special" if kind else "authored/near_miss"
+            elif name in EVERYDAY_FILES:
+                source = "authored/everyday"
             else:
                 source = f"authored/{name}"
             rows.append(Row(item["text"], source, zeros, weights, kind, item["lang"]))
-    for name in EVERYDAY_FILES:
-        for item in authored_lines(authored, name):
-            rows.append(Row(item["text"], "authored/everyday", zeros, (0.5,) * 5, EXPRESSIBILITY.index(item["kind"]), item["lang"]))
     return rows + sentiments(data, authored)
 
 
