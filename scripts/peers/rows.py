@@ -190,7 +190,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "machine/memory",
-        "resident set after 10,000 mixed requests, beside that after 1,000",
+        "resident set after 10,000 mixed requests (a quick run: 2,000), beside that after 1,000",
         "MiB",
         "machine/memory/late",
         ("machine/memory/early",),

@@ -52,7 +52,7 @@ FOREIGN = re.compile("[\u0386-\u0481\u048a-\u052f\u0531-\u0556\u0561-\u0587\u1f0
 DECORATION = re.compile("(?<=[!-~])[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+")
 
 # Digits and signs that stand for a letter inside a word.
-LEET = {"0": "o", "1": "i", "3": "e", "4": "a", "5": "s", "7": "t", "8": "b", "@": "a", "$": "s", "!": "i", "|": "i", "€": "e", "+": "t"}
+LEET = {"0": "o", "1": "i", "3": "e", "4": "a", "5": "s", "7": "t", "8": "b", "9": "g", "@": "a", "$": "s", "!": "i", "|": "i", "€": "e", "+": "t"}
 
 # Wide forms become ordinary ones, but lone Korean letters stay: NFKC would tear
 # them from the alphabet that people type.
@@ -63,11 +63,13 @@ SAME_EMOJI = re.compile(rf"({EMOJI.pattern})\1{{2,}}")
 NAMED = 64
 # Of an outlined or a filled sign only the shape matters.
 OUTLINE = re.compile(r"\b(black|white|heavy) ")
-NUMBER = re.compile(r"[$€]?\d[\d.,:]*[a-z]{0,2}[$€]?", re.ASCII | re.IGNORECASE)
+# One letter, or a unit of two: `2pm`, not `4ss`.
+UNITS = "am|pm|st|nd|rd|th|kg|mg|km|cm|mm|nm|ft|yd|mi|ml|cl|dl|oz|lb|ha|hr|mo|wk|yr|ms|kw|mw|hz|kb|mb|gb|tb|px|pt|pp|pc|bc|ad"
+NUMBER = re.compile(rf"[$€]?\d[\d.,:]*([a-z]|{UNITS})?[$€]?", re.ASCII | re.IGNORECASE)
 # `covid19` and `covid-19`, `b4`, `size8`, `ps5`, `4x4`: one last digit may be a
 # letter instead (`rap3`), but not behind a single letter, an `e` or initials,
 # which have no vowel. normalise.rs says why.
-NUMBERED = re.compile(r"[a-z]+-?\d{2,}|[a-z]\d|[a-z]*e\d|[b-df-hj-np-tv-xz]+\d|\d+[a-z]\d+", re.ASCII | re.IGNORECASE)
+NUMBERED = re.compile(r"[a-z]+-?\d{2,}|[a-z]\d|[a-z]*e\d|[b-df-hj-np-tv-xz]+\d|\d+[dehpvx]\d+", re.ASCII | re.IGNORECASE)
 # Vowel signs and other marks belong to the letter before them. Beyond this range all marks are invisible.
 MARKS = "".join(c for c in map(chr, range(0x300, 0x1F000)) if unicodedata.category(c).startswith("M"))
 LETTER = rf"(?!_)[\w{MARKS}]"
@@ -76,6 +78,8 @@ WORD_LETTER = rf"(?![\d_])[\w{MARKS}]"
 SPACED = re.compile(rf"(?<!{LETTER}){LETTER}([ .\-*_·•,/|~]){LETTER}(?:\1{LETTER})+(?!{LETTER})")
 WORD = re.compile(rf"(?:{WORD_LETTER})+")
 REPEATED = re.compile(rf"({WORD_LETTER})\1{{2,}}")
+# Letters that no English word has twice in a row, or hardly one.
+SINGLE = frozenset("ahijkquvyAHIJKQUVY")
 
 
 def normalise(text: str) -> str:
@@ -88,7 +92,7 @@ def normalise(text: str) -> str:
     # Twice: the gaps of `s.h.!.t` show once its sign is a letter, the word in
     # `k 1 l l` once its gaps are closed.
     text = _words(SPACED.sub(lambda found: found[0].replace(found[1], ""), text))
-    return REPEATED.sub(r"\1\1", text)
+    return REPEATED.sub(lambda found: found[1] * (1 if found[1] in SINGLE else 2), text)
 
 
 def _name(found: re.Match) -> str:

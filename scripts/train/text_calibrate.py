@@ -37,6 +37,8 @@ EXACT = {"attention": 16, "inner": 16, "gelu": 32}
 # Points of F1 that one point of our look-alikes flagged may cost: they are harder than what users write, and a
 # false alarm costs trust.
 LOOK_ALIKE_PRICE = 5.0
+# Expressions that the sentiment head is fitted to: more change nothing that a line through the states can show.
+LEARNED_EXPRESSIONS = 12_000
 # Harmless words, names and codes that are made up, to place the operating points by and to measure on.
 MADE_WORDS = 600
 # What a public pair says of sentiment, against one of ours.
@@ -414,9 +416,9 @@ def disguise_lines(model: Classifier, rows: list[Row], places: list[dict[str, fl
     yield f"| all disguises | {recall:.1%} | {false:.1%} |"
 
 
-def language_lines(model: Classifier, places: list[dict[str, float]]) -> Iterable[str]:
-    """Each language of the set that was written for this alone, and is never trained on."""
-    items = [json.loads(line) for line in (text_data.AUTHORED / "languages_eval.jsonl").read_text(encoding="utf-8").splitlines()]
+def aside_lines(model: Classifier, places: list[dict[str, float]], name: str) -> Iterable[str]:
+    """Each language of a set that was written for this alone, and is never trained on."""
+    items = text_data.authored_lines(text_data.AUTHORED, name)
     p = probabilities(model.scores([item["text"] for item in items])[0], places)
     labels = np.array([[item["labels"][c] for c in CATEGORIES] for item in items]).astype(bool)
     yield "| language | harmful | flagged in their category | flagged at all | harmless | flagged | any-harm AUPRC |\n| --- | --- | --- | --- | --- | --- | --- |"
@@ -517,7 +519,7 @@ def fitted(
     if "sentiment.bias" in delta:
         read = [r for r in expressed if r.lang == "en" or not unread]
         wide = Classifier(encoder.graph(encoder.merge(base, delta), kind, embedding=True), kind.special_ids, tokenizer, threads)
-        learned = [r for r in read if r.side() == "train"]
+        learned = sorted((r for r in read if r.side() == "train"), key=lambda row: text_data.share_of(row.text))[:LEARNED_EXPRESSIONS]
         judged = [r for r in read if r.side() == "calibration" and r.source.startswith("authored/")]
         delta |= sentiment_head(wide, learned, judged)
         print(f"sentiment from {len(learned)} expressions", flush=True)
@@ -591,7 +593,9 @@ def main() -> None:
     card += ["\n### Disguises\n"]
     card += disguise_lines(model, validation, places, args.disguised)
     card += ["\n### Languages (48 texts each, written for this and never trained on; no native review)\n"]
-    card += language_lines(model, places)
+    card += aside_lines(model, places, "languages_eval")
+    card += ["\n### Other places (clinics, courts, police, offices; written for this and never trained on)\n"]
+    card += aside_lines(model, places, "borders_eval")
     card += ["\n### Expressibility (validation share of the authored texts)\n"]
     card += special_lines(validation, special, threshold)
     if "sentiment.weight" in merged:

@@ -66,6 +66,8 @@ JUDGED_FILES = (
     "east_asian",
     "european",
     "languages_more",
+    "borders",
+    "borders_languages",
 )
 # Written to set operating points by, and never trained on: judged for all five.
 CALIBRATION_FILE = "calibration"
@@ -90,6 +92,8 @@ SPECIAL_FILES = ("special", "special_more")
 # Where a line says its text in a positive and in a negative light.
 EXPRESSED_FILES = (*STATEMENT_FILES, "pairs_daily", "pairs_work", "pairs_difficult", "pairs_east_asian", "pairs_european",
                    "pairs_languages")
+# Where the light of an expression is learned: those, and what generators learn whole.
+LIGHT_FILES = (*EXPRESSED_FILES, "pairs_short", "pairs_close", "pairs_close_languages", "preferred")
 # Texts of the generators' lines without harm to others: what people type all day.
 EVERYDAY_FILES = ("pairs_daily", "pairs_work", "pairs_east_asian", "pairs_european", "pairs_languages", "pairs_short", "pairs_close",
                   "pairs_close_languages", "preferred")
@@ -142,6 +146,8 @@ MIXTURE: dict[str, tuple[float, float]] = {
     "authored/edges_hate": (7.0, 0.50),
     "authored/edges_intimate": (7.0, 0.50),
     "authored/edges_public": (7.0, 0.50),
+    "authored/borders": (36.0, 0.46),
+    "authored/borders_languages": (2.0, 0.47),
     "authored/edges_languages": (1.0, 0.50),
     "authored/east_asian": (1.5, 0.50),
     "authored/european": (2.5, 0.48),
@@ -195,6 +201,7 @@ EMPHASIS: dict[str, dict[str, float]] = {
         "authored/east_asian": 8.0,
         "authored/european": 5.0,
         "authored/languages_more": 6.0,
+        "authored/borders_languages": 9.0,
         "authored/multilingual": 3.0,
         "made/words": 2.0,
         "cold-zh": 6.0,
@@ -390,7 +397,7 @@ def sentiments(data: Path, authored: Path) -> list[Row]:
                 if reverse:
                     rows.append(Row(item["text"], source, unknown, unknown, kind, sentiment=1 - value))
 
-    for name in EXPRESSED_FILES:
+    for name in LIGHT_FILES:
         for item in authored_lines(authored, name):
             add(item, "authored/expressions", False)
     for path in sorted((data / "expression" / "train").glob("*.jsonl.gz")):

@@ -12,6 +12,7 @@ pub mod language;
 pub mod likeness;
 pub mod model_id;
 pub mod moderation;
+pub mod negation;
 pub mod operation;
 pub mod reading;
 pub mod text;

@@ -47,6 +47,9 @@ const BOXED: [char; 4] = ['\u{1f130}', '\u{1f150}', '\u{1f170}', '\u{1f1e6}'];
 /// Emoji that are spelled out.
 const NAMED: usize = 64;
 
+/// Letters that no English word has twice in a row, or hardly one.
+const SINGLE: &str = "ahijkquvyAHIJKQUVY";
+
 /// Between spaced-out letters.
 const GAPS: &str = " .-*_·•,/|~";
 
@@ -200,6 +203,7 @@ fn unleet(c: char) -> Option<char> {
         '5' | '$' => 's',
         '7' | '+' => 't',
         '8' => 'b',
+        '9' => 'g',
         _ => return None,
     })
 }
@@ -218,14 +222,21 @@ fn without_leet(word: &str) -> String {
     out
 }
 
-/// `$20`, `2pm`, `10.5km`: digits with a sign of money or at most two letters.
+/// What two letters behind a number measure.
+const UNITS: &[&str] = &[
+    "am", "pm", "st", "nd", "rd", "th", "kg", "mg", "km", "cm", "mm", "nm", "ft", "yd", "mi", "ml", "cl", "dl", "oz",
+    "lb", "ha", "hr", "mo", "wk", "yr", "ms", "kw", "mw", "hz", "kb", "mb", "gb", "tb", "px", "pt", "pp", "pc", "bc",
+    "ad",
+];
+
+/// `$20`, `2pm`, `10.5km`: digits with a sign of money, or with one letter or a unit of two, unlike `4ss`.
 fn is_number(core: &str) -> bool {
     let money = |c: char| c == '$' || c == '€';
     let body = core.strip_prefix(money).unwrap_or(core);
     let body = body.strip_suffix(money).unwrap_or(body);
-    let unit = body.chars().rev().take_while(char::is_ascii_alphabetic).count();
-    let digits = &body[..body.len() - unit];
-    unit <= 2
+    let digits = body.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = &body[digits.len()..];
+    (unit.len() < 2 || UNITS.contains(&unit.to_ascii_lowercase().as_str()))
         && digits.starts_with(|c: char| c.is_ascii_digit())
         && digits.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | ',' | ':'))
 }
@@ -243,7 +254,7 @@ fn is_numbered(core: &str) -> bool {
     let is_word = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphabetic());
     let between = name.trim_start_matches(is_digit);
     if between.len() < name.len() {
-        return digits > 0 && between.len() == 1 && is_word(between);
+        return digits > 0 && matches!(between, "d" | "e" | "h" | "p" | "v" | "x" | "D" | "E" | "H" | "P" | "V" | "X");
     }
     match digits {
         0 => false,
@@ -286,7 +297,8 @@ fn with_gaps_closed(text: &str) -> String {
     out
 }
 
-/// Letters and marks that stand three times or more in a row, twice.
+/// Letters and marks that stand three times or more in a row, twice; once where no English word, or hardly one, has
+/// them twice.
 fn with_repeats_cut(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let (mut last, mut count) = (None, 0);
@@ -295,6 +307,8 @@ fn with_repeats_cut(text: &str) -> String {
         last = Some(c);
         if count < 3 || !is_letter_or_mark(c) {
             out.push(c);
+        } else if count == 3 && SINGLE.contains(c) {
+            out.pop();
         }
     }
     out

@@ -138,6 +138,15 @@ pub struct Services {
 impl Services {
     /// Puts the use cases over the given models.
     pub fn new(models: BTreeMap<ModelId, Models>, options: ServiceOptions, metrics: Arc<Metrics>) -> Self {
+        // At 0 from the start, as `Metrics` does with what it can name itself.
+        for operation in [Operation::GuardianText, Operation::GuardianImage, Operation::Moderation] {
+            for category in Category::ALL {
+                metrics.flagged.with_label_values(&[operation.as_str(), category.as_str()]);
+            }
+        }
+        for reason in prism::FAILURES {
+            metrics.regenerated.with_label_values(&[reason]);
+        }
         Self {
             models,
             image_permits: Arc::new(Semaphore::new(options.image_queue)),

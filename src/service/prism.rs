@@ -6,10 +6,10 @@ use super::{
     ServiceError, TextGuardian, Writer,
     guardian_text::Judgement,
     language,
-    writer::{Attempt, Task, Written},
+    writer::{Attempt, CALM_ATTEMPTS, Task, Written},
 };
 use crate::{
-    domain::{Category, Expressibility, Fixed, Language, Polarity, Prism, Threshold, ValidText, fixed, likeness},
+    domain::{Category, Expressibility, Fixed, Language, Polarity, Prism, Threshold, ValidText, fixed, likeness, negation},
     telemetry::Metrics,
 };
 
@@ -88,6 +88,9 @@ enum Fitness {
     Despairing,
 }
 
+/// Why an answer is made again.
+pub(super) const FAILURES: [&str; 6] = ["unfit", "copy", "language", "polarity", "broken", "facts"];
+
 /// What the checks say of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Quality {
@@ -102,6 +105,8 @@ struct Quality {
     facts: f64,
     /// Names and numbers that the input does not have.
     invented: usize,
+    /// The input denies something, and it nothing.
+    drops_not: bool,
     /// Probability that it is said in the light that was asked for; 1 where none was, or no model tells.
     light: f64,
 }
@@ -111,9 +116,9 @@ impl Quality {
         self.fitness == Fitness::Fit
     }
 
-    /// From 0, unfit, to 10. A copy or another language is below any other answer that may be given out: it says
+    /// From 0, unfit, to 10.5. A copy or another language is below any other answer that may be given out: it says
     /// nothing new, however right its light and its facts. Of the rest, the wrong light is worse than a broken sentence
-    /// or a fact lost or invented.
+    /// or a fact lost or invented, and a lost "not" weighs least: it may be there in other words.
     fn score(self) -> f64 {
         if !self.fit() {
             return 0.0;
@@ -123,24 +128,25 @@ impl Quality {
             1 => 1.0,
             _ => 1.5,
         };
-        // From 0 to 6.5.
-        let said = if self.whole { 1.5 } else { 0.0 } + 2.0 * self.light + 1.5 * self.facts + 1.5 - invented;
+        let facts = 1.5 * self.facts + if self.drops_not { 0.0 } else { 0.5 };
+        // From 0 to 7.
+        let said = if self.whole { 1.5 } else { 0.0 } + 2.0 * self.light + facts + 1.5 - invented;
         if self.repeats || self.foreign { 1.0 + 0.3 * said } else { 3.5 + said }
     }
 
-    /// The check that it failed first, as metrics name it; none where it passed all.
-    fn failure(self, turned: bool) -> Option<&'static str> {
+    /// The check that it failed first, one of [`FAILURES`] in their order; none where it passed all.
+    fn failure(self, pair: Pair) -> Option<&'static str> {
         if !self.fit() {
             Some("unfit")
-        } else if self.repeats {
+        } else if self.repeats || pair == Pair::Alike {
             Some("copy")
         } else if self.foreign {
             Some("language")
-        } else if !turned || self.light < LEAST_LIGHT {
+        } else if pair == Pair::NotTurned || self.light < LEAST_LIGHT {
             Some("polarity")
         } else if !self.whole {
             Some("broken")
-        } else if self.facts < 1.0 || self.invented > 0 {
+        } else if self.facts < 1.0 || self.invented > 0 || self.drops_not {
             Some("facts")
         } else {
             None
@@ -148,13 +154,62 @@ impl Quality {
     }
 }
 
-/// Whether the answers differ in light as they should: of a pair, the positive one more positive than the negative
-/// one, and neither the other over again.
-///
-/// A model that errs in one text of five on its own errs in one pair of fourteen.
-fn turned(answers: &[(Quality, String)]) -> bool {
-    let alike = matches!(answers, [(_, one), (_, other)] if likeness::repeats(one, other));
-    !alike && answers.iter().map(|(quality, _)| quality.light - 0.5).sum::<f64>() > 0.0
+/// How the two answers of a pair stand to each other; one alone is as it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pair {
+    /// The positive one is more positive than the negative one, and neither the other over again.
+    ///
+    /// A model that errs in one text of five on its own errs in one pair of fourteen.
+    Right,
+    NotTurned,
+    Alike,
+}
+
+impl Pair {
+    fn of(answers: &[&Candidate]) -> Self {
+        let [(one, first), (other, second)] = answers else { return Self::Right };
+        if likeness::repeats(first, second) {
+            Self::Alike
+        } else if one.light + other.light <= 1.0 {
+            Self::NotTurned
+        } else {
+            Self::Right
+        }
+    }
+
+    /// What it takes from the scores of both.
+    fn price(self) -> f64 {
+        match self {
+            Self::Right => 0.0,
+            Self::NotTurned => 1.0,
+            Self::Alike => 4.0,
+        }
+    }
+}
+
+type Candidate = (Quality, String);
+
+/// The candidates, one of each task, that do best together: first, that they may be given out at all.
+fn best(tasks: &[Vec<Candidate>]) -> Vec<&Candidate> {
+    let worth = |answers: &[&Candidate]| {
+        let fit = answers.iter().filter(|(quality, _)| quality.fit()).count();
+        let scores: f64 = answers.iter().map(|(quality, _)| quality.score()).sum();
+        (fit, scores - Pair::of(answers).price())
+    };
+    let mut choices: Vec<Vec<&Candidate>> = vec![Vec::new()];
+    for candidates in tasks {
+        let longer = |chosen: &Vec<_>| candidates.iter().map(|next| [chosen.as_slice(), &[next]].concat()).collect();
+        choices = choices.iter().flat_map::<Vec<Vec<&Candidate>>, _>(longer).collect();
+    }
+    // Of equals the first one: what was written greedily.
+    choices
+        .into_iter()
+        .rev()
+        .max_by(|one, other| {
+            let ((fit, score), (others_fit, others_score)) = (worth(one), worth(other));
+            fit.cmp(&others_fit).then(score.total_cmp(&others_score))
+        })
+        .unwrap_or_default()
 }
 
 pub(super) async fn express(desk: Desk<'_>, text: ValidText, deadline: Instant) -> Result<Prism, ServiceError> {
@@ -189,17 +244,22 @@ pub(super) async fn checked(
     deadline: Instant,
 ) -> Result<Outcome, ServiceError> {
     let first: Vec<(Task, Attempt)> = tasks.iter().map(|&task| (task, 0)).collect();
-    let mut best = assessed(desk, text, &first, bound, deadline).await?;
-    let turned = turned(&best);
+    let first = assessed(desk, text, &first, bound, deadline).await?;
+    let pair = Pair::of(&first.iter().collect::<Vec<_>>());
     let again: Vec<(usize, &'static str)> =
-        best.iter().enumerate().filter_map(|(place, (quality, _))| Some((place, quality.failure(turned)?))).collect();
+        first.iter().enumerate().filter_map(|(place, (quality, _))| Some((place, quality.failure(pair)?))).collect();
+    let mut written: Vec<Vec<Candidate>> = first.into_iter().map(|answer| vec![answer]).collect();
     if !again.is_empty() {
         let long = text.as_str().chars().count() > LONG_TEXT;
         let candidates = if long { CANDIDATES_OF_LONG_TEXT } else { CANDIDATES };
         let retries: Vec<(usize, (Task, Attempt))> = again
             .iter()
-            .filter_map(|&(place, _)| tasks.get(place).map(|&task| (place, task)))
-            .flat_map(|(place, task)| (1..=candidates).map(move |attempt| (place, (task, attempt))))
+            .filter_map(|&(place, reason)| Some((place, *tasks.get(place)?, reason)))
+            .flat_map(|(place, task, reason)| {
+                // Drawn close to it, a copy is one again.
+                let before = if reason == "copy" { CALM_ATTEMPTS } else { 0 };
+                (before + 1..=before + candidates).map(move |attempt| (place, (task, attempt)))
+            })
             .collect();
         for (_, reason) in &again {
             desk.metrics.regenerated.with_label_values(&[*reason]).inc();
@@ -208,19 +268,18 @@ pub(super) async fn checked(
         match assessed(desk, text, &attempts, bound, sooner(deadline)).await {
             Ok(candidates) => {
                 for ((place, _), candidate) in retries.into_iter().zip(candidates) {
-                    if let Some(current) = best.get_mut(place)
-                        && candidate.0.score() > current.0.score()
-                    {
-                        *current = candidate;
+                    if let Some(written) = written.get_mut(place) {
+                        written.push(candidate);
                     }
                 }
             }
-            Err(error) if best.iter().any(|(quality, _)| !quality.fit()) => return Err(error),
+            Err(error) if written.iter().flatten().any(|(quality, _)| !quality.fit()) => return Err(error),
             Err(_) => {}
         }
     }
+    let best = best(&written);
     if best.iter().all(|(quality, _)| quality.fit()) {
-        return Ok(Outcome::Answers(best.into_iter().map(|(_, answer)| answer).collect()));
+        return Ok(Outcome::Answers(best.into_iter().map(|(_, answer)| answer.clone()).collect()));
     }
     Ok(Outcome::Unfit { despairs: best.iter().any(|(quality, _)| quality.fitness == Fitness::Despairing) })
 }
@@ -237,7 +296,7 @@ async fn assessed(
     attempts: &[(Task, Attempt)],
     bound: Threshold,
     deadline: Instant,
-) -> Result<Vec<(Quality, String)>, ServiceError> {
+) -> Result<Vec<Candidate>, ServiceError> {
     let answers = desk.writer.write(text, attempts, deadline).await?;
     let said: Vec<String> = answers.iter().map(|answer| answer.text.clone()).collect();
     let mut judgements = desk.guardian.judge_all(said.clone(), deadline).await?;
@@ -267,6 +326,7 @@ fn assess(text: &str, task: Task, answer: &Written, judgement: Judgement, bound:
         Task::Express(Polarity::Negative) => (positive.map(|positive| 1.0 - positive), kept()),
         Task::Reply => (None, 1.0),
     };
+    let drops_not = task != Task::Reply && negation::drops(text, said, language);
     let fitness = if judgement.scores.get(Category::SelfHarm) >= fixed::CARE_THRESHOLD {
         Fitness::Despairing
     } else if !said.chars().any(char::is_alphanumeric) || bound.judge(judgement.scores).flagged() {
@@ -281,6 +341,7 @@ fn assess(text: &str, task: Task, answer: &Written, judgement: Judgement, bound:
         whole: *whole && !likeness::loops(text, said),
         facts,
         invented: likeness::facts_invented(text, said, language),
+        drops_not,
         light: light.unwrap_or(1.0),
     }
 }
@@ -298,13 +359,43 @@ mod tests {
             whole: true,
             facts: 1.0,
             invented: 0,
+            drops_not: false,
             light: 1.0,
         };
-        assert!((right.score() - 10.0).abs() < 1e-9);
-        let worst = Quality { whole: false, facts: 0.0, invented: 3, light: 0.0, ..right };
+        assert!((right.score() - 10.5).abs() < 1e-9);
+        let worst = Quality { whole: false, facts: 0.0, invented: 3, drops_not: true, light: 0.0, ..right };
         let unfit = Quality { fitness: Fitness::Unfit, ..right };
         for copy in [Quality { repeats: true, ..right }, Quality { foreign: true, ..right }] {
             assert!(unfit.score() < copy.score() && copy.score() < worst.score());
         }
+    }
+
+    #[test]
+    fn two_answers_are_chosen_together() {
+        let right = Quality {
+            fitness: Fitness::Fit,
+            repeats: false,
+            foreign: false,
+            whole: true,
+            facts: 1.0,
+            invented: 0,
+            drops_not: false,
+            light: 1.0,
+        };
+        let said = |light: f64, said: &str| (Quality { light, ..right }, said.to_owned());
+        let chosen = |tasks: &[Vec<Candidate>]| -> Vec<String> {
+            best(tasks).into_iter().map(|(_, answer)| answer.clone()).collect()
+        };
+        let (won, hurts) = ("I won the race on Sunday and I am glad.", "I won on Sunday, but my knee has hurt since.");
+        assert_eq!(Pair::of(&[&said(0.9, won), &said(0.9, won)]), Pair::Alike);
+        assert_eq!(Pair::of(&[&said(0.2, won), &said(0.7, hurts)]), Pair::NotTurned);
+        assert_eq!(Pair::of(&[&said(0.4, won), &said(0.7, hurts)]), Pair::Right);
+        // An expression that is clearer by itself is not taken beside one that says the same.
+        assert_eq!(chosen(&[vec![said(0.9, won)], vec![said(0.9, won), said(0.6, hurts)]]), [won, hurts]);
+        // What may not be given out is no way out of that.
+        let unfit = (Quality { fitness: Fitness::Unfit, ..right }, hurts.to_owned());
+        assert_eq!(chosen(&[vec![said(0.9, won)], vec![unfit, said(0.9, won)]]), [won, won]);
+        // Of equals, what was written greedily.
+        assert_eq!(chosen(&[vec![said(0.9, won), said(0.9, hurts)]]), [won]);
     }
 }

@@ -489,6 +489,27 @@ mod tests {
     }
 
     #[test]
+    fn of_all_pages_together_the_longest_lines_are_read() {
+        let long = boxes(&[8])[0];
+        // Half as long.
+        let short = {
+            let mut map = [0.0; 60].repeat(20);
+            map.extend([[0.0; 10].as_slice(), &[0.9; 20], &[0.0; 30]].concat().repeat(8));
+            map.extend([0.0; 60].repeat(20));
+            text_boxes(&map, 60, 1.0, &RULES)[0]
+        };
+        let sheet = |shorts: usize, longs: usize| Sheet {
+            page: Arc::new(Page::new(Frame::new(60, 60, vec![0; 60 * 60 * 3]).expect("the bytes fit"), 2)),
+            boxes: [vec![short; shorts], vec![long; longs]].concat(),
+        };
+        let (sizes, lines) = cut(&[sheet(60, 60), sheet(50, 120)], &STRIPS);
+        assert_eq!(sizes.len(), 2);
+        assert_eq!(lines.len(), MOST_LINES);
+        let of = |sheet: usize| lines.iter().filter(|line| line.sheet == sheet && line.text_box == long).count();
+        assert_eq!((of(0), of(1)), (60, 120));
+    }
+
+    #[test]
     fn a_decided_page_is_read_its_way_and_a_dissenting_line_both_ways() {
         let both = |votes: &[f32]| {
             let (turned_over, lines) = counted(lines(votes.len()), votes, 1);

@@ -38,14 +38,14 @@ const REPLY_TOKENS: usize = 72;
 /// too timidly. So the first candidates are drawn close to it, the others further away.
 const CALM: f32 = 0.5;
 const LIVELY: f32 = 0.75;
-const CALM_ATTEMPTS: Attempt = 2;
+pub(super) const CALM_ATTEMPTS: Attempt = 2;
 
 /// What was written for a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Written {
     /// A clean line.
     pub(super) text: String,
-    /// Whether it ends where a sentence does, with nothing left open.
+    /// Whether it ends where a sentence does, with nothing left open and nothing cut off.
     pub(super) whole: bool,
 }
 
@@ -171,13 +171,12 @@ fn finished(raw: &str, finish: Finish, task: Task) -> Written {
     let cut = finish == Finish::Length;
     let done = if cut { whole_sentences(line) } else { Some(line) };
     let text = done.unwrap_or(line);
-    let text = match task {
-        Task::Express(_) => sentences(text, EXPRESSION_SENTENCES).to_owned(),
-        Task::Reply => shorten(sentences(text, 1), REPLY_CHARACTERS),
-    };
+    let sentences = sentences(text, if task == Task::Reply { 1 } else { EXPRESSION_SENTENCES });
+    let text = if task == Task::Reply { shorten(sentences, REPLY_CHARACTERS) } else { sentences.to_owned() };
+    let fits = text.len() == sentences.len();
     // Half a character at the end of the tokens, or a quotation that was not closed.
     let open = text.contains(char::REPLACEMENT_CHARACTER) || text.matches('"').count() % 2 == 1;
-    Written { whole: done.is_some() && !open, text }
+    Written { whole: done.is_some() && fits && !open, text }
 }
 
 /// A seed from the input, so that the same request gives the same answer (FNV-1a, 64 bit).

@@ -198,6 +198,34 @@ async fn a_side_beyond_16384_pixels_is_refused_from_the_header() {
 }
 
 #[tokio::test]
+async fn every_picture_of_the_corpus_gets_a_verdict_or_the_code_of_its_fault() {
+    let server = Server::new();
+    let expected = std::fs::read("tests/fixtures/images/expected.json").unwrap();
+    let expected: serde_json::Map<String, Value> = serde_json::from_slice(&expected).unwrap();
+    assert!(expected.len() >= 60);
+    for (name, wanted) in expected {
+        let bytes = std::fs::read(format!("tests/fixtures/images/{name}")).unwrap();
+        let answer = look(&server, encoded(&bytes)).await;
+        let code = match wanted["error"].as_str() {
+            None => None,
+            Some(_) if bytes.is_empty() => Some("invalid_base64"),
+            Some("unsupported") => Some("unsupported_image"),
+            Some("too_large") => Some("image_too_large"),
+            Some("corrupt") => Some("corrupt_image"),
+            Some(other) => panic!("{name} expects {other}"),
+        };
+        match code {
+            None => assert_eq!(answer.json()["category_scores"].as_object().map(|of| of.len()), Some(5), "{name}"),
+            Some(code) => assert_eq!(
+                (answer.status.as_u16(), &answer.json()["error"]["code"], &answer.json()["error"]["param"]),
+                (400, &json!(code), &json!("image")),
+                "{name}"
+            ),
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_failing_image_model_is_a_500_and_is_replaced() {
     let server = Server::new();
     look(&server, encoded(&png(MAGENTA))).await.assert_error(500, "internal_error");
