@@ -63,8 +63,8 @@ SAME_EMOJI = re.compile(rf"({EMOJI.pattern})\1{{2,}}")
 NAMED = 64
 # Of an outlined or a filled sign only the shape matters.
 OUTLINE = re.compile(r"\b(black|white|heavy) ")
-# One letter, or a unit of two: `2pm`, not `4ss`.
-UNITS = "am|pm|st|nd|rd|th|kg|mg|km|cm|mm|nm|ft|yd|mi|ml|cl|dl|oz|lb|ha|hr|mo|wk|yr|ms|kw|mw|hz|kb|mb|gb|tb|px|pt|pp|pc|bc|ad"
+# One letter, a unit of two or the end of an ordinal: `2pm`, `1er`, not `4ss`.
+UNITS = "am|pm|st|nd|rd|th|kg|mg|km|cm|mm|nm|ft|yd|mi|ml|cl|dl|oz|lb|ha|hr|mo|wk|yr|ms|kw|mw|hz|kb|mb|gb|tb|px|pt|pp|pc|bc|ad|yo|in|er|re|ra|ro|to"
 NUMBER = re.compile(rf"[$€]?\d[\d.,:]*([a-z]|{UNITS})?[$€]?", re.ASCII | re.IGNORECASE)
 # `covid19` and `covid-19`, `b4`, `size8`, `ps5`, `4x4`: one last digit may be a
 # letter instead (`rap3`), but not behind a single letter, an `e` or initials,
@@ -80,6 +80,8 @@ WORD = re.compile(rf"(?:{WORD_LETTER})+")
 REPEATED = re.compile(rf"({WORD_LETTER})\1{{2,}}")
 # Letters that no English word has twice in a row, or hardly one.
 SINGLE = frozenset("ahijkquvyAHIJKQUVY")
+# A word of these is a number, or says `xxx`.
+ROMAN = frozenset("ivx")
 
 
 def normalise(text: str) -> str:
@@ -92,7 +94,16 @@ def normalise(text: str) -> str:
     # Twice: the gaps of `s.h.!.t` show once its sign is a letter, the word in
     # `k 1 l l` once its gaps are closed.
     text = _words(SPACED.sub(lambda found: found[0].replace(found[1], ""), text))
-    return REPEATED.sub(lambda found: found[1] * (1 if found[1] in SINGLE else 2), text)
+    return WORD.sub(lambda found: _cut(found[0]), text)
+
+
+def _cut(word: str) -> str:
+    """A word without letters three times in a row; `VIII` is none that was stretched, and `KKK` hardly."""
+    letters = set(word.lower())
+    if letters <= ROMAN:
+        return word
+    single = SINGLE if len(letters) > 1 else ()
+    return REPEATED.sub(lambda found: found[1] * (1 if found[1] in single else 2), word)
 
 
 def _name(found: re.Match) -> str:

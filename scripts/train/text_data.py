@@ -208,6 +208,8 @@ EMPHASIS: dict[str, dict[str, float]] = {
     },
     # To go on from a model that takes names, codes and single words for harm.
     "words": {"made/words": 2.0},
+    # To go on from a model that takes ordinary talk of named people, or a sigh, for harm.
+    "everyday": {"authored/everyday": 5.0, "authored/borders": 1.5},
     # For the last part of a run: what the first leaves weak.
     "fine": {
         "authored/special": 2.0,

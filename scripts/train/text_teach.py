@@ -39,7 +39,7 @@ def main() -> None:
     asked = [
         i for i, row in enumerate(rows)
         if row.sentiment < 0
-        and (row.source in half_judged if row.source.startswith("authored/") else text_data.share_of(row.text) < args.share)
+        and (row.source in half_judged and min(row.weights) < 1 if row.source.startswith("authored/") else text_data.share_of(row.text) < args.share)
     ]
     harm, _ = model.scores([rows[i].text for i in asked])
     found = np.full((len(rows), 5), np.nan, np.float32)

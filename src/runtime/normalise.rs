@@ -49,6 +49,8 @@ const NAMED: usize = 64;
 
 /// Letters that no English word has twice in a row, or hardly one.
 const SINGLE: &str = "ahijkquvyAHIJKQUVY";
+/// A word of these is a number, or says `xxx`.
+const ROMAN: &str = "ivx";
 
 /// Between spaced-out letters.
 const GAPS: &str = " .-*_·•,/|~";
@@ -68,7 +70,7 @@ pub(super) fn normalise(text: &str) -> String {
     let latin = without_decoration(&with_confusables_folded(&named));
     let words = |text: &str| map_runs(text, |c| !c.is_whitespace(), without_leet);
     // Twice: the gaps of `s.h.!.t` show once its sign is a letter, the word in `k 1 l l` once its gaps are closed.
-    with_repeats_cut(&words(&with_gaps_closed(&words(&latin))))
+    map_runs(&words(&with_gaps_closed(&words(&latin))), is_letter_or_mark, with_repeats_cut)
 }
 
 /// Soft hyphen, joiners, bidirectional marks, fillers, variation selectors, tags; skin tones, which only colour the
@@ -222,14 +224,14 @@ fn without_leet(word: &str) -> String {
     out
 }
 
-/// What two letters behind a number measure.
+/// What two letters behind a number are: a unit, or the end of an ordinal.
 const UNITS: &[&str] = &[
     "am", "pm", "st", "nd", "rd", "th", "kg", "mg", "km", "cm", "mm", "nm", "ft", "yd", "mi", "ml", "cl", "dl", "oz",
     "lb", "ha", "hr", "mo", "wk", "yr", "ms", "kw", "mw", "hz", "kb", "mb", "gb", "tb", "px", "pt", "pp", "pc", "bc",
-    "ad",
+    "ad", "yo", "in", "er", "re", "ra", "ro", "to",
 ];
 
-/// `$20`, `2pm`, `10.5km`: digits with a sign of money, or with one letter or a unit of two, unlike `4ss`.
+/// `$20`, `2pm`, `10.5km`: digits with a sign of money, or with one letter or one of [`UNITS`], unlike `4ss`.
 fn is_number(core: &str) -> bool {
     let money = |c: char| c == '$' || c == '€';
     let body = core.strip_prefix(money).unwrap_or(core);
@@ -298,16 +300,20 @@ fn with_gaps_closed(text: &str) -> String {
 }
 
 /// Letters and marks that stand three times or more in a row, twice; once where no English word, or hardly one, has
-/// them twice.
-fn with_repeats_cut(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
+/// them twice. `VIII` is no word that was stretched, and `KKK` hardly.
+fn with_repeats_cut(word: &str) -> String {
+    if word.chars().all(|c| ROMAN.contains(lower(c))) {
+        return word.to_owned();
+    }
+    let stretched = !word.chars().map(lower).all(|c| word.starts_with(|first| lower(first) == c));
+    let mut out = String::with_capacity(word.len());
     let (mut last, mut count) = (None, 0);
-    for c in text.chars() {
+    for c in word.chars() {
         count = if last == Some(c) { count + 1 } else { 1 };
         last = Some(c);
-        if count < 3 || !is_letter_or_mark(c) {
+        if count < 3 {
             out.push(c);
-        } else if count == 3 && SINGLE.contains(c) {
+        } else if count == 3 && stretched && SINGLE.contains(c) {
             out.pop();
         }
     }

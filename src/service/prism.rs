@@ -194,7 +194,9 @@ fn best(tasks: &[Vec<Candidate>]) -> Vec<&Candidate> {
     let worth = |answers: &[&Candidate]| {
         let fit = answers.iter().filter(|(quality, _)| quality.fit()).count();
         let scores: f64 = answers.iter().map(|(quality, _)| quality.score()).sum();
-        (fit, scores - Pair::of(answers).price())
+        // What is not given out has no light to match.
+        let price = if fit == answers.len() { Pair::of(answers).price() } else { 0.0 };
+        (fit, scores - price)
     };
     let mut choices: Vec<Vec<&Candidate>> = vec![Vec::new()];
     for candidates in tasks {
@@ -231,7 +233,7 @@ pub(super) async fn express(desk: Desk<'_>, text: ValidText, deadline: Instant) 
 
 /// Generates each task greedily, checks the answers, and makes those that fail once more by sampling.
 ///
-/// The best candidate of a task wins.
+/// The candidates that do best together win: see [`best`].
 ///
 /// # Errors
 /// Those of the engines; but where the first answers may be given out, they stand although no better ones could be
@@ -281,7 +283,9 @@ pub(super) async fn checked(
     if best.iter().all(|(quality, _)| quality.fit()) {
         return Ok(Outcome::Answers(best.into_iter().map(|(_, answer)| answer.clone()).collect()));
     }
-    Ok(Outcome::Unfit { despairs: best.iter().any(|(quality, _)| quality.fitness == Fitness::Despairing) })
+    let lost = |answers: &&Vec<Candidate>| !answers.iter().any(|(quality, _)| quality.fit());
+    let despairs = written.iter().filter(lost).flatten().any(|(quality, _)| quality.fitness == Fitness::Despairing);
+    Ok(Outcome::Unfit { despairs })
 }
 
 /// Where a second try ends: before the request does, so that there is time to give out what the first one made.
@@ -392,9 +396,16 @@ mod tests {
         assert_eq!(Pair::of(&[&said(0.4, won), &said(0.7, hurts)]), Pair::Right);
         // An expression that is clearer by itself is not taken beside one that says the same.
         assert_eq!(chosen(&[vec![said(0.9, won)], vec![said(0.9, won), said(0.6, hurts)]]), [won, hurts]);
+        // A fact less is no loss where it turns the pair the right way round.
+        let less = (Quality { facts: 0.8, light: 0.95, ..right }, "My knee has hurt since.".to_owned());
+        assert_eq!(
+            chosen(&[vec![said(0.1, won)], vec![said(0.85, hurts), less]]),
+            [won, "My knee has hurt since."]
+        );
         // What may not be given out is no way out of that.
+        let copy = |words: &str| (Quality { repeats: true, ..right }, words.to_owned());
         let unfit = (Quality { fitness: Fitness::Unfit, ..right }, hurts.to_owned());
-        assert_eq!(chosen(&[vec![said(0.9, won)], vec![unfit, said(0.9, won)]]), [won, won]);
+        assert_eq!(chosen(&[vec![copy(won)], vec![unfit, copy(won)]]), [won, won]);
         // Of equals, what was written greedily.
         assert_eq!(chosen(&[vec![said(0.9, won), said(0.9, hurts)]]), [won]);
     }

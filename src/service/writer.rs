@@ -45,7 +45,7 @@ pub(super) const CALM_ATTEMPTS: Attempt = 2;
 pub(super) struct Written {
     /// A clean line.
     pub(super) text: String,
-    /// Whether it ends where a sentence does, with nothing left open and nothing cut off.
+    /// Whether it ends where a sentence does, with nothing left open, and was not shortened inside one.
     pub(super) whole: bool,
 }
 
@@ -173,7 +173,7 @@ fn finished(raw: &str, finish: Finish, task: Task) -> Written {
     let text = done.unwrap_or(line);
     let sentences = sentences(text, if task == Task::Reply { 1 } else { EXPRESSION_SENTENCES });
     let text = if task == Task::Reply { shorten(sentences, REPLY_CHARACTERS) } else { sentences.to_owned() };
-    let fits = text.len() == sentences.len();
+    let fits = text == sentences;
     // Half a character at the end of the tokens, or a quotation that was not closed.
     let open = text.contains(char::REPLACEMENT_CHARACTER) || text.matches('"').count() % 2 == 1;
     Written { whole: done.is_some() && fits && !open, text }

@@ -63,6 +63,12 @@ async fn an_expression_in_the_wrong_light_or_without_its_facts_is_made_again() {
     assert_eq!(answer.json()["positive"], "The bright side of bh 4711.");
     assert_eq!(answer.json()["negative"], "The dark side of bh 4711.");
     assert_eq!(server.metrics.regenerated.with_label_values(&["facts"]).get(), 2);
+
+    let answer = server.post(PRISMS, &json!({"text": "scribe:agree is not here"})).await;
+    answer.assert_ok();
+    assert_eq!(answer.json()["positive"], "The bright side of ce no characters.");
+    assert_eq!(answer.json()["negative"], "The dark side of ce no characters.");
+    assert_eq!(server.metrics.regenerated.with_label_values(&["facts"]).get(), 4);
 }
 
 #[tokio::test]

@@ -3,8 +3,8 @@
 //! The classifier reads scores such as `hate=0.5` from the text and obeys `reader:slow`, `reader:fail` and
 //! `reader:panic`. The generator obeys `scribe:empty`, `scribe:harm`, `scribe:mild` (harsh, but below the operating
 //! point), `scribe:torn` (harm by a hair, else a good answer), `scribe:dull` (the dark side of everything by a hair),
-//! `scribe:swapped` (the other side by a hair), `scribe:vague` (forgets the number 4711 by a hair), `scribe:despair`,
-//! `scribe:echo`, `scribe:long` and `scribe:panic`. The image classifier's sexual score is the mean brightness; with heads, its violence is the mean red and its hate the mean blue.
+//! `scribe:swapped` (the other side by a hair), `scribe:vague` (forgets the number 4711 by a hair), `scribe:agree`
+//! (forgets a "no" by a hair), `scribe:despair`, `scribe:echo`, `scribe:long` and `scribe:panic`. The image classifier's sexual score is the mean brightness; with heads, its violence is the mean red and its hate the mean blue.
 //!
 //! The text reader takes bright colours for text, a line with yellow in it for one that is upside down, and the first
 //! colour of a line for what it says: see [`said`]. Magenta says nothing.
@@ -229,6 +229,8 @@ fn answers(task: u32, text: &str) -> Vec<String> {
         vec![answer(if task == POSITIVE { NEGATIVE } else { POSITIVE }, text), good]
     } else if text.contains("scribe:vague") {
         vec![good.clone(), good.replace("characters", "4711")]
+    } else if text.contains("scribe:agree") {
+        vec![good.clone(), good.replace("characters", "no characters")]
     } else {
         vec![good]
     }
