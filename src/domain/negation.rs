@@ -7,8 +7,8 @@ const DENYING: [&str; 11] =
     ["not", "no", "never", "nobody", "nothing", "nowhere", "none", "neither", "nor", "cannot", "without"];
 /// What "n't" stands behind, often without its apostrophe: "cant", "isnt".
 const DENIED: [&str; 21] = [
-    "is", "are", "was", "were", "do", "does", "did", "have", "has", "had", "ca", "wo", "could", "would", "should", "must",
-    "need", "ai", "sha", "might", "ought",
+    "is", "are", "was", "were", "do", "does", "did", "have", "has", "had", "ca", "wo", "could", "would", "should",
+    "must", "need", "ai", "sha", "might", "ought",
 ];
 
 /// Whether the text denies something and the answer nothing; told of English, and of what is taken for it.

@@ -9,7 +9,9 @@ use super::{
     writer::{Attempt, CALM_ATTEMPTS, Task, Written},
 };
 use crate::{
-    domain::{Category, Expressibility, Fixed, Language, Polarity, Prism, Threshold, ValidText, fixed, likeness, negation},
+    domain::{
+        Category, Expressibility, Fixed, Language, Polarity, Prism, Threshold, ValidText, fixed, likeness, negation,
+    },
     telemetry::Metrics,
 };
 
@@ -105,8 +107,8 @@ struct Quality {
     facts: f64,
     /// Names and numbers that the input does not have.
     invented: usize,
-    /// The input denies something, and it nothing.
-    drops_not: bool,
+    /// 0 where the input denies something and it nothing, else 1.
+    denial: f64,
     /// Probability that it is said in the light that was asked for; 1 where none was, or no model tells.
     light: f64,
 }
@@ -128,7 +130,7 @@ impl Quality {
             1 => 1.0,
             _ => 1.5,
         };
-        let facts = 1.5 * self.facts + if self.drops_not { 0.0 } else { 0.5 };
+        let facts = 1.5 * self.facts + 0.5 * self.denial;
         // From 0 to 7.
         let said = if self.whole { 1.5 } else { 0.0 } + 2.0 * self.light + facts + 1.5 - invented;
         if self.repeats || self.foreign { 1.0 + 0.3 * said } else { 3.5 + said }
@@ -146,7 +148,7 @@ impl Quality {
             Some("polarity")
         } else if !self.whole {
             Some("broken")
-        } else if self.facts < 1.0 || self.invented > 0 || self.drops_not {
+        } else if self.facts < 1.0 || self.invented > 0 || self.denial < 1.0 {
             Some("facts")
         } else {
             None
@@ -345,7 +347,7 @@ fn assess(text: &str, task: Task, answer: &Written, judgement: Judgement, bound:
         whole: *whole && !likeness::loops(text, said),
         facts,
         invented: likeness::facts_invented(text, said, language),
-        drops_not,
+        denial: if drops_not { 0.0 } else { 1.0 },
         light: light.unwrap_or(1.0),
     }
 }
@@ -363,11 +365,11 @@ mod tests {
             whole: true,
             facts: 1.0,
             invented: 0,
-            drops_not: false,
+            denial: 1.0,
             light: 1.0,
         };
         assert!((right.score() - 10.5).abs() < 1e-9);
-        let worst = Quality { whole: false, facts: 0.0, invented: 3, drops_not: true, light: 0.0, ..right };
+        let worst = Quality { whole: false, facts: 0.0, invented: 3, denial: 0.0, light: 0.0, ..right };
         let unfit = Quality { fitness: Fitness::Unfit, ..right };
         for copy in [Quality { repeats: true, ..right }, Quality { foreign: true, ..right }] {
             assert!(unfit.score() < copy.score() && copy.score() < worst.score());
@@ -383,7 +385,7 @@ mod tests {
             whole: true,
             facts: 1.0,
             invented: 0,
-            drops_not: false,
+            denial: 1.0,
             light: 1.0,
         };
         let said = |light: f64, said: &str| (Quality { light, ..right }, said.to_owned());
@@ -398,10 +400,7 @@ mod tests {
         assert_eq!(chosen(&[vec![said(0.9, won)], vec![said(0.9, won), said(0.6, hurts)]]), [won, hurts]);
         // A fact less is no loss where it turns the pair the right way round.
         let less = (Quality { facts: 0.8, light: 0.95, ..right }, "My knee has hurt since.".to_owned());
-        assert_eq!(
-            chosen(&[vec![said(0.1, won)], vec![said(0.85, hurts), less]]),
-            [won, "My knee has hurt since."]
-        );
+        assert_eq!(chosen(&[vec![said(0.1, won)], vec![said(0.85, hurts), less]]), [won, "My knee has hurt since."]);
         // What may not be given out is no way out of that.
         let copy = |words: &str| (Quality { repeats: true, ..right }, words.to_owned());
         let unfit = (Quality { fitness: Fitness::Unfit, ..right }, hurts.to_owned());
