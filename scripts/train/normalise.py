@@ -52,7 +52,7 @@ FOREIGN = re.compile("[\u0386-\u0481\u048a-\u052f\u0531-\u0556\u0561-\u0587\u1f0
 DECORATION = re.compile("(?<=[!-~])[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+")
 
 # Digits and signs that stand for a letter inside a word.
-LEET = {"0": "o", "1": "i", "3": "e", "4": "a", "5": "s", "7": "t", "8": "b", "9": "g", "@": "a", "$": "s", "!": "i", "|": "i", "€": "e", "+": "t"}
+LEET = {"0": "o", "1": "i", "3": "e", "4": "a", "5": "s", "7": "t", "8": "b", "@": "a", "$": "s", "!": "i", "|": "i", "€": "e", "+": "t"}
 
 # Wide forms become ordinary ones, but lone Korean letters stay: NFKC would tear
 # them from the alphabet that people type.
@@ -143,8 +143,13 @@ def _plain(word: str) -> str:
     """A word with its leet signs as letters; numbers, prices and handles as they are."""
     core = word.rstrip("!?.,;:|+")
     letters = sum(map(_latin, core))
-    signs = sum(c in LEET for c in core)
+    read = [LEET.get(c, c) for c in core]
+    for at, c in enumerate(core):
+        # Only beside a letter: `fa9`, not `.9`.
+        if c == "9" and any(map(_latin, core[max(at - 1, 0) : at] + core[at + 1 : at + 2])):
+            read[at] = "g"
+    signs = sum(a != b for a, b in zip(read, core))
     handle = core.startswith("@") and letters > 3 and signs == 1
     if not 0 < signs <= 2 * letters or handle or NUMBER.fullmatch(core) or NUMBERED.fullmatch(core):
         return word
-    return "".join(LEET.get(c, c) for c in core) + word[len(core) :]
+    return "".join(read) + word[len(core) :]

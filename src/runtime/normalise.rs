@@ -205,7 +205,6 @@ fn unleet(c: char) -> Option<char> {
         '5' | '$' => 's',
         '7' | '+' => 't',
         '8' => 'b',
-        '9' => 'g',
         _ => return None,
     })
 }
@@ -214,12 +213,23 @@ fn unleet(c: char) -> Option<char> {
 fn without_leet(word: &str) -> String {
     let core = word.trim_end_matches(['!', '?', '.', ',', ';', ':', '|', '+']);
     let letters = core.chars().filter(char::is_ascii_alphabetic).count();
-    let signs = core.chars().filter(|&c| unleet(c).is_some()).count();
+    let chars: Vec<char> = core.chars().collect();
+    let is_letter = |at: Option<usize>| at.and_then(|at| chars.get(at)).is_some_and(char::is_ascii_alphabetic);
+    let read: Vec<Option<char>> = chars
+        .iter()
+        .enumerate()
+        .map(|(at, &c)| match c {
+            // Only beside a letter: `fa9`, not `.9`.
+            '9' => (is_letter(at.checked_sub(1)) || is_letter(Some(at + 1))).then_some('g'),
+            c => unleet(c),
+        })
+        .collect();
+    let signs = read.iter().flatten().count();
     let handle = core.starts_with('@') && letters > 3 && signs == 1;
     if signs == 0 || signs > 2 * letters || handle || is_number(core) || is_numbered(core) {
         return word.to_owned();
     }
-    let mut out: String = core.chars().map(|c| unleet(c).unwrap_or(c)).collect();
+    let mut out: String = read.iter().zip(&chars).map(|(letter, &c)| letter.unwrap_or(c)).collect();
     out.push_str(&word[core.len()..]);
     out
 }
