@@ -36,11 +36,13 @@ def main() -> None:
     model = Classifier(built_graph.load(args.model / "model.onnx"), manifest, tokenizer, args.threads)
     # Ours that were read for all five categories need no teacher, and everyday ones none who finds harm in them.
     half_judged = {f"authored/{name}" for name in text_data.HARM_FILES}
-    asked = [
-        i for i, row in enumerate(rows)
-        if row.sentiment < 0
-        and (row.source in half_judged and min(row.weights) < 1 if row.source.startswith("authored/") else text_data.share_of(row.text) < args.share)
-    ]
+
+    def is_asked(row: text_data.Row) -> bool:
+        if row.source.startswith("authored/"):
+            return row.source in half_judged and min(row.weights) < 1
+        return text_data.share_of(row.text) < args.share
+
+    asked = [i for i, row in enumerate(rows) if row.sentiment < 0 and is_asked(row)]
     harm, _ = model.scores([rows[i].text for i in asked])
     found = np.full((len(rows), 5), np.nan, np.float32)
     found[asked] = probabilities(harm, manifest["calibration"])

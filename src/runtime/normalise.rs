@@ -266,6 +266,7 @@ fn is_numbered(core: &str) -> bool {
     let is_word = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphabetic());
     let between = name.trim_start_matches(is_digit);
     if between.len() < name.len() {
+        // What stands between numbers: dice, hours, players, lines, games, sizes. Elsewhere it is a word: `4r3`.
         return digits > 0 && matches!(between, "d" | "e" | "h" | "p" | "v" | "x" | "D" | "E" | "H" | "P" | "V" | "X");
     }
     match digits {

@@ -356,39 +356,30 @@ fn assess(text: &str, task: Task, answer: &Written, judgement: Judgement, bound:
 mod tests {
     use super::*;
 
+    const RIGHT: Quality = Quality {
+        fitness: Fitness::Fit,
+        repeats: false,
+        foreign: false,
+        whole: true,
+        facts: 1.0,
+        invented: 0,
+        denial: 1.0,
+        light: 1.0,
+    };
+
     #[test]
     fn a_copy_is_below_every_other_answer_that_may_be_given_out() {
-        let right = Quality {
-            fitness: Fitness::Fit,
-            repeats: false,
-            foreign: false,
-            whole: true,
-            facts: 1.0,
-            invented: 0,
-            denial: 1.0,
-            light: 1.0,
-        };
-        assert!((right.score() - 10.5).abs() < 1e-9);
-        let worst = Quality { whole: false, facts: 0.0, invented: 3, denial: 0.0, light: 0.0, ..right };
-        let unfit = Quality { fitness: Fitness::Unfit, ..right };
-        for copy in [Quality { repeats: true, ..right }, Quality { foreign: true, ..right }] {
+        assert!((RIGHT.score() - 10.5).abs() < 1e-9);
+        let worst = Quality { whole: false, facts: 0.0, invented: 3, denial: 0.0, light: 0.0, ..RIGHT };
+        let unfit = Quality { fitness: Fitness::Unfit, ..RIGHT };
+        for copy in [Quality { repeats: true, ..RIGHT }, Quality { foreign: true, ..RIGHT }] {
             assert!(unfit.score() < copy.score() && copy.score() < worst.score());
         }
     }
 
     #[test]
     fn two_answers_are_chosen_together() {
-        let right = Quality {
-            fitness: Fitness::Fit,
-            repeats: false,
-            foreign: false,
-            whole: true,
-            facts: 1.0,
-            invented: 0,
-            denial: 1.0,
-            light: 1.0,
-        };
-        let said = |light: f64, said: &str| (Quality { light, ..right }, said.to_owned());
+        let said = |light: f64, said: &str| (Quality { light, ..RIGHT }, said.to_owned());
         let chosen = |tasks: &[Vec<Candidate>]| -> Vec<String> {
             best(tasks).into_iter().map(|(_, answer)| answer.clone()).collect()
         };
@@ -399,11 +390,11 @@ mod tests {
         // An expression that is clearer by itself is not taken beside one that says the same.
         assert_eq!(chosen(&[vec![said(0.9, won)], vec![said(0.9, won), said(0.6, hurts)]]), [won, hurts]);
         // A fact less is no loss where it turns the pair the right way round.
-        let less = (Quality { facts: 0.8, light: 0.95, ..right }, "My knee has hurt since.".to_owned());
+        let less = (Quality { facts: 0.8, light: 0.95, ..RIGHT }, "My knee has hurt since.".to_owned());
         assert_eq!(chosen(&[vec![said(0.1, won)], vec![said(0.85, hurts), less]]), [won, "My knee has hurt since."]);
         // What may not be given out is no way out of that.
-        let copy = |words: &str| (Quality { repeats: true, ..right }, words.to_owned());
-        let unfit = (Quality { fitness: Fitness::Unfit, ..right }, hurts.to_owned());
+        let copy = |words: &str| (Quality { repeats: true, ..RIGHT }, words.to_owned());
+        let unfit = (Quality { fitness: Fitness::Unfit, ..RIGHT }, hurts.to_owned());
         assert_eq!(chosen(&[vec![copy(won)], vec![unfit, copy(won)]]), [won, won]);
         // Of equals, what was written greedily.
         assert_eq!(chosen(&[vec![said(0.9, won), said(0.9, hurts)]]), [won]);

@@ -366,6 +366,11 @@ mod tests {
         assert!(!whole("今日は雨でしたが傘を", Finish::Length, Task::Reply));
         assert!(!whole("All is well \u{fffd}", Finish::Stop, express));
         assert!(!whole("She said \"well done", Finish::Stop, Task::Reply));
+        // Of as many bytes when shortened as before.
+        let long = format!("{}{} I.", "word ".repeat(39), "hah");
+        assert_eq!(long.len(), 201);
+        assert!(!whole(&long, Finish::Stop, Task::Reply), "it was shortened inside a sentence");
+        assert!(whole(&long, Finish::Stop, express), "an expression may be as long");
     }
 
     #[test]
