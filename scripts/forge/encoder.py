@@ -12,9 +12,12 @@ safetensors file, changes the base by name:
   `expressibility.bias`, and optionally `sentiment.weight` [1, width] and
   `sentiment.bias`: heads over their mean alone;
 - `activation.{layer}.{attention|context|inner|gelu}.range` [2]: what the 8-bit
-  input of each of the four matrix products of a layer covers, and `.exact` [n]
-  (optional): channels of it that are multiplied in full precision instead,
-  because their wide range would cost all others their precision.
+  input of each of the four matrix products of a layer covers. Channels of a
+  wide range would cost all others their precision; two ways are open to them.
+  `.spread` and `.middle` [in] (optional): the range is that of (input -
+  middle) / spread, channel by channel, and the weights take the spread.
+  `.exact` [n] (optional): channels that are multiplied in full precision.
+  The first costs less, the second loses less.
 
 Activations are quantised by those fixed ranges, not by the range of whatever
 batch a text comes in: a text then scores the same alone and in company.
@@ -284,6 +287,11 @@ class _Graph:
             kernel = self.constant(f"{output}.weight", weight)
             added = self.node("MatMul", [x, kernel], f"{output}.product")
             return self.node("Add", [added, self.constant(f"{output}.bias", bias)], output)
+        if f"{site}.spread" in self.tensors:
+            spread, middle = (self.tensors[f"{site}.{part}"].astype(np.float32) for part in ("spread", "middle"))
+            self.node("Mul", [x, self.constant(f"{output}.spread", 1 / spread)], f"{output}.spread.in")
+            self.node("Sub", [f"{output}.spread.in", self.constant(f"{output}.middle", middle / spread)], f"{output}.even")
+            x, weight, bias = f"{output}.even", weight * spread[:, None], bias + middle @ weight
         exact = self.tensors.get(f"{site}.exact")
         if exact is None:
             return self._rounded(x, site, weight, bias, output)

@@ -246,6 +246,23 @@ def test_int8_graph_is_near_full_precision(noise, delta):
         assert cosine(got[i], forward(merged, row)["embedding"]) > 0.98
 
 
+def test_channels_out_of_range_are_evened_out(noise, delta):
+    """Two channels of a norm lie far outside what 8 bits cover, one far from zero and one wide."""
+    norm = "embeddings.LayerNorm"
+    far = {**noise, f"{norm}.weight": noise[f"{norm}.weight"].copy(), f"{norm}.bias": noise[f"{norm}.bias"].copy()}
+    far[f"{norm}.bias"][5] = 15
+    far[f"{norm}.weight"][9] = 6
+    spread, middle = np.ones(384, np.float16), np.zeros(384, np.float16)
+    spread[9], middle[5] = 5, 15
+    even = {**delta, "activation.0.attention.spread": spread, "activation.0.attention.middle": middle}
+    near = {}
+    for name, changed in (("even", even), ("clipped", delta)):
+        merged = encoder.merge(far, changed)
+        got = session(encoder.graph(merged, MINILM, embedding=True)).run(["embedding"], feed(ROWS))[0]
+        near[name] = min(cosine(got[i], forward(merged, row)["embedding"]) for i, row in enumerate(ROWS))
+    assert near["even"] > 0.98 > 0.95 > near["clipped"], near
+
+
 def published_as_mpnet(base: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """A base under MPNet's names, with the two places that it keeps for padding."""
     theirs = {"self.query": "attn.q", "self.key": "attn.k", "self.value": "attn.v", "attention.output.dense": "attention.attn.o",

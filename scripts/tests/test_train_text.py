@@ -48,6 +48,11 @@ def data(tmp_path: Path) -> Path:
             lines.append(json.dumps({"text": f"{source} says number {i} <user>", "labels": labels, "source": source}))
         with gzip.open(tmp_path / "moderation" / "train" / f"{source}.jsonl.gz", "wt", encoding="utf-8") as handle:
             handle.write("\n".join(lines))
+    read = [
+        {"digest": text_data.digest_of(f"davidson says number {i} @user"), "found": ["sexual", "violence"] if i % 3 else [], "doubtful": i % 2 == 0}
+        for i in range(40)
+    ]
+    (tmp_path / "authored" / "readings.jsonl").write_text("\n".join(map(json.dumps, read[:30])), encoding="utf-8")
     judged = (*text_data.HARM_FILES, *text_data.JUDGED_FILES, text_data.CALIBRATION_FILE)
     names = (*judged, *text_data.STATEMENT_FILES, *text_data.EXPRESSED_FILES, *text_data.EVERYDAY_FILES, *text_data.SPECIAL_FILES)
     for name in dict.fromkeys(names):
@@ -93,6 +98,19 @@ def test_an_unjudged_category_weighs_nothing(data):
     weights = dict(zip(CATEGORIES, row.weights))
     assert weights["sexual"] == weights["self_harm"] == weights["defamation"] == 0
     assert weights["violence"] == 1 and weights["hate"] == text_data.TRUST["davidson", "hate"]
+
+
+def test_a_public_text_that_was_read_has_the_readers_labels_in_training_alone(data):
+    rows = [r for r in text_data.load(data, data / "authored") if r.text.startswith("davidson")]
+    read = [r for r in rows if r.source == "authored/readings"]
+    aside = [r for r in rows if r.side() != "train"]
+    assert len(rows) == 40 and read and aside and all(r.source == "davidson" for r in aside)
+    for row in read:
+        number = int(row.text.split()[3])
+        assert row.side() == "train" and row.targets == ((1, 0, 0, 1, 0) if number % 3 else (0,) * 5)
+        assert row.weights == (0.5 if number % 2 == 0 else 1.0,) * 5
+    # The ten that nobody read are as their source has them.
+    assert any(r.source == "davidson" and r.side() == "train" for r in rows)
 
 
 def test_authored_files_weigh_most_where_they_speak(data):

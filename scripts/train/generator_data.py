@@ -22,9 +22,10 @@ TASKS = ("positive", "negative", "reply")
 WRITTEN = (*text_data.EXPRESSED_FILES, "special")
 # Written later, and learned from whole: so the lines kept aside, which the cards are measured on, stay what they were.
 LEARNED = ("pairs_short", "pairs_close", "pairs_close_languages")
-# What alpha-4o-mini answered to texts that it had not seen, put right by a reader; `refused` is what it had said where
-# that was wrong: its fourth stage to the first 1,115, its fifth to the others.
-PREFERRED = ("preferred",)
+# Texts that alpha-4o-mini had not seen, with answers that a reader left or put right; `refused` is what it had said where
+# that was wrong. In `preferred` as few words as possible were changed: of its fourth stage in the first 1,115 lines, of its
+# fifth in the others. `plain` has answers of one plain manner, each the text's own words and an attitude that fits.
+PREFERRED = ("preferred", "plain")
 # Public sources, and how many of their lines a pass takes: they widen the
 # subjects, but their answers often lose or invent facts.
 PUBLIC = {"expression/train/positive-frames": 500, "expression/train/imdb-counterfactual": 300, "reply/train/counsel-chat": 150}

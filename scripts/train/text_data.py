@@ -93,15 +93,18 @@ SPECIAL_FILES = ("special", "special_more")
 EXPRESSED_FILES = (*STATEMENT_FILES, "pairs_daily", "pairs_work", "pairs_difficult", "pairs_east_asian", "pairs_european",
                    "pairs_languages")
 # Where the light of an expression is learned: those, and what generators learn whole.
-LIGHT_FILES = (*EXPRESSED_FILES, "pairs_short", "pairs_close", "pairs_close_languages", "preferred")
+LIGHT_FILES = (*EXPRESSED_FILES, "pairs_short", "pairs_close", "pairs_close_languages", "preferred", "plain")
 # Texts of the generators' lines without harm to others: what people type all day.
 EVERYDAY_FILES = ("pairs_daily", "pairs_work", "pairs_east_asian", "pairs_european", "pairs_languages", "pairs_short", "pairs_close",
-                  "pairs_close_languages", "preferred")
+                  "pairs_close_languages", "preferred", "plain")
 # Share of the public pairs that is read for it.
 SENTIMENT_SHARE = 0.3
 # Ordinary writing may speak of despair; it was never read for self-harm.
 SELF_HARM_UNREAD = ("en_feelings", "en_hard", "pairs_east_asian", "pairs_european", "pairs_languages", "pairs_short", "pairs_close",
                     "pairs_close_languages")
+
+# Public texts that were read once more, for all five categories: by their digest, as the texts are other people's.
+READINGS = "readings"
 
 # What an authored file says of the four categories it was not written for.
 WEAK_ZERO = 0.3
@@ -147,6 +150,7 @@ MIXTURE: dict[str, tuple[float, float]] = {
     "authored/edges_intimate": (7.0, 0.50),
     "authored/edges_public": (7.0, 0.50),
     "authored/borders": (36.0, 0.46),
+    "authored/readings": (20.0, 0.45),
     "authored/borders_languages": (2.0, 0.47),
     "authored/edges_languages": (1.0, 0.50),
     "authored/east_asian": (1.5, 0.50),
@@ -276,6 +280,11 @@ def share_of(text: str) -> float:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") / 2**32
 
 
+def digest_of(text: str) -> str:
+    """Names a text without showing it."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def said_of(rows: list[Row], path: Path) -> np.ndarray:
     """What a model holds of these rows [rows, 5], as text_teach.py wrote it."""
     with np.load(path) as said:
@@ -340,6 +349,7 @@ def load(data: Path, authored: Path = AUTHORED) -> list[Row]:
             f"No moderation sources in {data}/moderation/train: "
             "give the data folder with --data."
         )
+    readings = {item["digest"]: item for item in authored_lines(authored, READINGS)}
     for path in files:
         source = path.name.removesuffix(".jsonl.gz")
         for item in _lines(path):
@@ -348,7 +358,12 @@ def load(data: Path, authored: Path = AUTHORED) -> list[Row]:
             text = re.sub(r"<(user|number|url|censored)>", r"@\1", item["text"])
             # Long enough prose is a statement; short lines may be anything.
             kind = 0 if len(text.split()) >= 6 else -1
-            rows.append(Row(text, source, targets, weights, kind))
+            row = Row(text, source, targets, weights, kind)
+            # What is measured on keeps the labels of its source.
+            if (read := readings.get(digest_of(text))) and row.side() == "train":
+                found = tuple(float(c in read["found"]) for c in CATEGORIES)
+                row = replace(row, source=f"authored/{READINGS}", targets=found, weights=(0.5 if read["doubtful"] else 1.0,) * 5)
+            rows.append(row)
     for name in HARM_FILES:
         for item in authored_lines(authored, name):
             labels = item["labels"]
