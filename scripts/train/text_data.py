@@ -88,7 +88,7 @@ STATEMENT_FILES = (
     "multilingual",
 )
 # What has nothing to express, and its near misses.
-SPECIAL_FILES = ("special", "special_more")
+SPECIAL_FILES = ("special", "special_more", "special_borders")
 # Where a line says its text in a positive and in a negative light.
 EXPRESSED_FILES = (*STATEMENT_FILES, "pairs_daily", "pairs_work", "pairs_difficult", "pairs_east_asian", "pairs_european",
                    "pairs_languages")
@@ -214,6 +214,8 @@ EMPHASIS: dict[str, dict[str, float]] = {
     "words": {"made/words": 2.0},
     # To go on from a model that takes ordinary talk of named people, or a sigh, for harm.
     "everyday": {"authored/everyday": 5.0, "authored/borders": 1.5},
+    # To go on from a model that has learned the labels of the sources where a reader finds others.
+    "read": {"authored/readings": 3.0, "authored/everyday": 2.0, "authored/special": 2.0, "authored/near_miss": 4.0},
     # For the last part of a run: what the first leaves weak.
     "fine": {
         "authored/special": 2.0,
