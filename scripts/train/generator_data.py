@@ -24,8 +24,9 @@ WRITTEN = (*text_data.EXPRESSED_FILES, "special")
 LEARNED = ("pairs_short", "pairs_close", "pairs_close_languages")
 # Texts that alpha-4o-mini had not seen, with answers that a reader left or put right; `refused` is what it had said where
 # that was wrong. In `preferred` as few words as possible were changed: of its fourth stage in the first 1,115 lines, of its
-# fifth in the others. `plain` has answers of one plain manner, each the text's own words and an attitude that fits.
-PREFERRED = ("preferred", "plain")
+# fifth in the others. `plain` has answers of one plain manner, each the text's own words and an attitude that fits, and
+# `plain_languages` lines of that manner in seven more languages, with texts of their own that no model has answered.
+PREFERRED = ("preferred", "plain", "plain_languages")
 # Public sources, and how many of their lines a pass takes: they widen the
 # subjects, but their answers often lose or invent facts.
 PUBLIC = {"expression/train/positive-frames": 500, "expression/train/imdb-counterfactual": 300, "reply/train/counsel-chat": 150}

@@ -441,6 +441,31 @@ def aside_lines(model: Classifier, places: list[dict[str, float]], name: str) ->
         yield f"| {lang} | {harm.sum()} | {shares[0]:.1%} | {shares[1]:.1%} | {calm.sum()} | {shares[2]:.1%} | {rank:.3f} |"
 
 
+def read_lines(model: Classifier, places: list[dict[str, float]], rows: list[Row]) -> Iterable[str]:
+    """Public texts that are kept aside, by what a reader found in them."""
+    readings = {item["digest"]: item for item in text_data.authored_lines(text_data.AUTHORED, text_data.READINGS_ASIDE)}
+    given = {}
+    for row in rows:
+        name = text_data.digest_of(row.text)
+        if name in readings and row.side() in ("validation", "held_out"):
+            given[name] = row
+    read = [text_data.as_read(row, readings[name]) for name, row in given.items()]
+    p = probabilities(model.scores([row.text for row in read])[0], places)
+    yield "| category | harmful, read | AUPRC, read | recall | flagged of the harmless | AUPRC, the source's labels |\n| --- | --- | --- | --- | --- | --- |"
+    sure = np.array([row.weights[0] == 1 for row in read])
+    found, stated = (np.array([row.targets for row in side]) for side in (read, given.values()))
+    judged = np.array([row.weights for row in given.values()]) > 0
+    for c, category in enumerate(CATEGORIES):
+        own = found[sure, c] > 0.5
+        flagged = p[sure, c] >= 0.5
+        theirs = metrics.auprc(stated[judged[:, c], c], p[judged[:, c], c])
+        yield f"| {category} | {own.sum()} | {metrics.auprc(own, p[sure, c]):.3f} | {flagged[own].mean():.1%} | {flagged[~own].mean():.1%} | {theirs:.3f} |"
+    own, highest = found[sure].max(axis=1) > 0.5, p[sure].max(axis=1)
+    flagged = highest >= 0.5
+    yield f"| any | {own.sum()} | {metrics.auprc(own, highest):.3f} | {flagged[own].mean():.1%} | {flagged[~own].mean():.1%} | |"
+    yield f"\n{sure.sum()} texts; {len(read) - sure.sum()} more, of which two careful readers could differ, are left out."
+
+
 def rounding_lines(model: Classifier, full: Classifier, rows: list[Row]) -> Iterable[str]:
     """What 8 bits cost."""
     rounded, exact = (own.scores([r.text for r in rows])[0] for own in (model, full))
@@ -572,7 +597,7 @@ def main() -> None:
             scarce = row.source.startswith("authored/") or row.source in text_data.HELD_OUT_SOURCES
             if scarce or text_data.share_of(row.text) < args.share:
                 slices["validation"].append(row)
-        elif side == "calibration":
+        elif side == "calibration" and row.source not in text_data.READ_SOURCES:
             slices["calibration"].append(row)
     words = text_data.Words(rows)
     slices["calibration"] += words.made(MADE_WORDS, random.Random(1), "calibration")
@@ -606,6 +631,8 @@ def main() -> None:
     card += aside_lines(model, places, "languages_eval")
     card += ["\n### Other places (clinics, courts, police, offices; written for this and never trained on)\n"]
     card += aside_lines(model, places, "borders_eval")
+    card += ["\n### Public texts read once more (a sample of each source kept aside; sources' own labels beside it)\n"]
+    card += read_lines(model, places, rows)
     card += ["\n### Expressibility (validation share of the authored texts)\n"]
     card += special_lines(validation, special, threshold)
     if "sentiment.weight" in merged:

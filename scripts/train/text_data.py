@@ -93,10 +93,10 @@ SPECIAL_FILES = ("special", "special_more", "special_borders")
 EXPRESSED_FILES = (*STATEMENT_FILES, "pairs_daily", "pairs_work", "pairs_difficult", "pairs_east_asian", "pairs_european",
                    "pairs_languages")
 # Where the light of an expression is learned: those, and what generators learn whole.
-LIGHT_FILES = (*EXPRESSED_FILES, "pairs_short", "pairs_close", "pairs_close_languages", "preferred", "plain")
+LIGHT_FILES = (*EXPRESSED_FILES, "pairs_short", "pairs_close", "pairs_close_languages", "preferred", "plain", "plain_languages")
 # Texts of the generators' lines without harm to others: what people type all day.
 EVERYDAY_FILES = ("pairs_daily", "pairs_work", "pairs_east_asian", "pairs_european", "pairs_languages", "pairs_short", "pairs_close",
-                  "pairs_close_languages", "preferred", "plain")
+                  "pairs_close_languages", "preferred", "plain", "plain_languages")
 # Share of the public pairs that is read for it.
 SENTIMENT_SHARE = 0.3
 # Ordinary writing may speak of despair; it was never read for self-harm.
@@ -105,6 +105,12 @@ SELF_HARM_UNREAD = ("en_feelings", "en_hard", "pairs_east_asian", "pairs_europea
 
 # Public texts that were read once more, for all five categories: by their digest, as the texts are other people's.
 READINGS = "readings"
+# The same of a sample of what is kept aside, by chance from each source; for measuring alone.
+READINGS_ASIDE = "readings_eval"
+# Where they are from. What of these sets operating points and was not read is left out there.
+READ_SOURCES = ("aart", "ailuminate", "automod-nsfw", "civil-spans", "davidson", "diasafety", "edos", "goemotions", "hatemoji-build",
+                "hatexplain", "jigsaw-sample", "pheme", "stormfront", "suicide-reddit", "suicide-reddit-sentences",
+                "synthetic-defamation", "ud-ewt", "wiki-context")
 
 # What an authored file says of the four categories it was not written for.
 WEAK_ZERO = 0.3
@@ -287,6 +293,12 @@ def digest_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def as_read(row: Row, read: dict) -> Row:
+    """The row with what a reader found in it, of all five categories, instead of what its source says."""
+    found = tuple(float(c in read["found"]) for c in CATEGORIES)
+    return replace(row, targets=found, weights=(0.5 if read["doubtful"] else 1.0,) * 5)
+
+
 def said_of(rows: list[Row], path: Path) -> np.ndarray:
     """What a model holds of these rows [rows, 5], as text_teach.py wrote it."""
     with np.load(path) as said:
@@ -362,9 +374,8 @@ def load(data: Path, authored: Path = AUTHORED) -> list[Row]:
             kind = 0 if len(text.split()) >= 6 else -1
             row = Row(text, source, targets, weights, kind)
             # What is measured on keeps the labels of its source.
-            if (read := readings.get(digest_of(text))) and row.side() == "train":
-                found = tuple(float(c in read["found"]) for c in CATEGORIES)
-                row = replace(row, source=f"authored/{READINGS}", targets=found, weights=(0.5 if read["doubtful"] else 1.0,) * 5)
+            if (read := readings.get(digest_of(text))) and row.side() in ("train", "calibration"):
+                row = replace(as_read(row, read), source=f"authored/{READINGS}")
             rows.append(row)
     for name in HARM_FILES:
         for item in authored_lines(authored, name):
