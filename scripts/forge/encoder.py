@@ -288,9 +288,9 @@ class _Graph:
             added = self.node("MatMul", [x, kernel], f"{output}.product")
             return self.node("Add", [added, self.constant(f"{output}.bias", bias)], output)
         if f"{site}.spread" in self.tensors:
-            spread, middle = (self.tensors[f"{site}.{part}"].astype(np.float32) for part in ("spread", "middle"))
-            self.node("Mul", [x, self.constant(f"{output}.spread", 1 / spread)], f"{output}.spread.in")
-            self.node("Sub", [f"{output}.spread.in", self.constant(f"{output}.middle", middle / spread)], f"{output}.even")
+            spread, middle = self._spread(site, len(weight))
+            self.node("Mul", [x, self.constant(f"{output}.narrowing", 1 / spread)], f"{output}.narrow")
+            self.node("Sub", [f"{output}.narrow", self.constant(f"{output}.offset", middle / spread)], f"{output}.even")
             x, weight, bias = f"{output}.even", weight * spread[:, None], bias + middle @ weight
         exact = self.tensors.get(f"{site}.exact")
         if exact is None:
@@ -330,6 +330,12 @@ class _Graph:
         if not low <= 0.0 < high:
             raise ValueError(f"The delta's {name} does not span zero: measure the activation ranges again.")
         return low, high
+
+    def _spread(self, site: str, channels: int) -> tuple[np.ndarray, np.ndarray]:
+        spread, middle = (self.tensors.get(f"{site}.{part}", np.empty(0)).astype(np.float32) for part in ("spread", "middle"))
+        if spread.shape != (channels,) or middle.shape != (channels,) or not (spread > 0).all():
+            raise ValueError(f"The delta's {site}.spread and .middle do not fit: measure the activation ranges again.")
+        return spread, middle
 
     def skip_norm(self, x: str, skip: str, name: str, output: str) -> str:
         """The layer norm of x + skip.

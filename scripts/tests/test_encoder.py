@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from onnx import TensorProto, helper
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
@@ -246,21 +247,38 @@ def test_int8_graph_is_near_full_precision(noise, delta):
         assert cosine(got[i], forward(merged, row)["embedding"]) > 0.98
 
 
-def test_channels_out_of_range_are_evened_out(noise, delta):
-    """Two channels of a norm lie far outside what 8 bits cover, one far from zero and one wide."""
-    norm = "embeddings.LayerNorm"
-    far = {**noise, f"{norm}.weight": noise[f"{norm}.weight"].copy(), f"{norm}.bias": noise[f"{norm}.bias"].copy()}
-    far[f"{norm}.bias"][5] = 15
-    far[f"{norm}.weight"][9] = 6
-    spread, middle = np.ones(384, np.float16), np.zeros(384, np.float16)
-    spread[9], middle[5] = 5, 15
-    even = {**delta, "activation.0.attention.spread": spread, "activation.0.attention.middle": middle}
-    near = {}
-    for name, changed in (("even", even), ("clipped", delta)):
-        merged = encoder.merge(far, changed)
-        got = session(encoder.graph(merged, MINILM, embedding=True)).run(["embedding"], feed(ROWS))[0]
-        near[name] = min(cosine(got[i], forward(merged, row)["embedding"]) for i, row in enumerate(ROWS))
-    assert near["even"] > 0.98 > 0.95 > near["clipped"], near
+@pytest.mark.parametrize("exact", [None, [9]])
+def test_channels_far_out_of_range_keep_their_part_in_a_product(exact):
+    """Two channels lie outside what 8 bits cover, one of them wide; either is brought into it, or multiplied exactly."""
+    random = np.random.default_rng(1)
+    x = random.standard_normal((200, 16)).astype(np.float32)
+    x[:, 5], x[:, 9] = 3 * x[:, 5] + 40, 30 * x[:, 9] - 20
+    weight, bias = random.standard_normal((16, 8)).astype(np.float32), random.standard_normal(8).astype(np.float32)
+    weight[[5, 9]] /= [[3], [30]]
+    spread, middle = np.ones(16, np.float16), np.zeros(16, np.float16)
+    spread[[5, 9]], middle[[5, 9]] = (3, 30), (40, -20)
+    tensors = {"site.range": np.array([-4, 4], np.float32), "site.spread": spread, "site.middle": middle}
+    if exact:
+        tensors["site.exact"] = np.array(exact, np.int32)
+    g = encoder._Graph(tensors, MINILM, "int8", False)
+    g.product("x", "site", weight, bias, "y")
+    ends = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, None)] for name in "xy"]
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(helper.make_graph(g.nodes, "product", *ends, g.constants), opset_imports=opsets, ir_version=9)
+    got = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+    assert np.abs(got - (x @ weight + bias)).mean() < 0.06
+
+
+def test_a_spread_that_does_not_fit_is_refused(noise, delta):
+    even = {"activation.0.attention.spread": np.ones(384, np.float16), "activation.0.attention.middle": np.zeros(384, np.float16)}
+    for change in (
+        {"activation.0.attention.middle": None},
+        {"activation.0.attention.middle": np.zeros(3, np.float16)},
+        {"activation.0.attention.spread": np.zeros(384, np.float16)},
+    ):
+        wrong = {name: value for name, value in {**delta, **even, **change}.items() if value is not None}
+        with pytest.raises(ValueError, match="activation.0.attention"):
+            encoder.graph(encoder.merge(noise, wrong), MINILM)
 
 
 def published_as_mpnet(base: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

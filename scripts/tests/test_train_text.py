@@ -19,6 +19,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "train")]
 
+import generator_data  # noqa: E402
 import text_average  # noqa: E402
 import text_calibrate  # noqa: E402
 import text_data  # noqa: E402
@@ -49,10 +50,10 @@ def data(tmp_path: Path) -> Path:
         with gzip.open(tmp_path / "moderation" / "train" / f"{source}.jsonl.gz", "wt", encoding="utf-8") as handle:
             handle.write("\n".join(lines))
     read = [
-        {"digest": text_data.digest_of(f"davidson says number {i} @user"), "found": ["sexual", "violence"] if i % 3 else [], "doubtful": i % 2 == 0}
-        for i in range(40)
+        {"digest": text_data.name_of(f"{source} says number {i} @user"), "found": ["sexual", "violence"] if i % 3 else [], "doubtful": i % 2 == 0}
+        for source in ("davidson", text_data.HELD_OUT_SOURCES[0]) for i in range(30)
     ]
-    (tmp_path / "authored" / "readings.jsonl").write_text("\n".join(map(json.dumps, read[:30])), encoding="utf-8")
+    (tmp_path / "authored" / "readings.jsonl").write_text("\n".join(map(json.dumps, read)), encoding="utf-8")
     judged = (*text_data.HARM_FILES, *text_data.JUDGED_FILES, text_data.CALIBRATION_FILE)
     names = (*judged, *text_data.STATEMENT_FILES, *text_data.EXPRESSED_FILES, *text_data.EVERYDAY_FILES, *text_data.SPECIAL_FILES)
     for name in dict.fromkeys(names):
@@ -94,23 +95,49 @@ def test_no_line_that_is_for_measuring_alone_is_trained_on(name):
 
 
 def test_an_unjudged_category_weighs_nothing(data):
-    row = next(r for r in text_data.load(data, data / "authored") if r.source == "davidson")
+    row = next(r for r in text_data.load(data, data / "authored") if r.source == "davidson" and not r.read)
     weights = dict(zip(CATEGORIES, row.weights))
     assert weights["sexual"] == weights["self_harm"] == weights["defamation"] == 0
     assert weights["violence"] == 1 and weights["hate"] == text_data.TRUST["davidson", "hate"]
 
 
 def test_a_public_text_that_was_read_has_the_readers_labels_unless_it_is_measured_on(data):
-    rows = [r for r in text_data.load(data, data / "authored") if r.text.startswith("davidson")]
-    read = [r for r in rows if r.source == "authored/readings"]
-    aside = [r for r in rows if r.side() == "validation"]
-    assert len(rows) == 40 and read and aside and all(r.source == "davidson" for r in aside)
-    for row in read:
-        number = int(row.text.split()[3])
-        assert row.side() in ("train", "calibration") and row.targets == ((1, 0, 0, 1, 0) if number % 3 else (0,) * 5)
-        assert row.weights == (0.5 if number % 2 == 0 else 1.0,) * 5
-    # The ten that nobody read are as their source has them.
-    assert any(r.source == "davidson" and r.side() == "train" for r in rows)
+    rows = text_data.load(data, data / "authored")
+    davidson = [(r, int(r.text.split()[3])) for r in rows if r.source == "davidson"]
+    assert len(davidson) == 40
+    for row, number in davidson:
+        read = number < 30 and row.side() != "validation"
+        assert row.read is read
+        if read:
+            assert row.targets == ((1, 0, 0, 1, 0) if number % 3 else (0,) * 5)
+            assert row.weights == (0.5 if number % 2 == 0 else 1.0,) * 5
+        else:
+            assert row.targets == (0, number % 3 == 0, 0, 0, 0)
+            assert row.weights == (0, text_data.TRUST["davidson", "hate"], 0, 1, 0)
+    assert any(number < 30 and row.side() == "validation" for row, number in davidson)
+    assert not any(r.read for r in rows if r.source in text_data.HELD_OUT_SOURCES)
+
+
+def test_of_a_source_that_was_read_nothing_else_sets_operating_points(data):
+    rows = text_data.load(data, data / "authored")
+    points = text_data.for_points(rows)
+    assert {r.side() for r in points} == {"calibration"} and {r.read for r in points if r.source == "davidson"} == {True}
+    others = [r for r in rows if r.side() == "calibration" and r.source != "davidson"]
+    assert others == [r for r in points if r.source != "davidson"]
+
+
+def test_no_public_text_is_read_both_for_training_and_for_measuring():
+    read, aside = ({item["digest"] for item in text_data.authored_lines(text_data.AUTHORED, name)}
+                   for name in (text_data.READINGS, text_data.READINGS_ASIDE))
+    assert len(read) > 10_000 and len(aside) > 1000 and not read & aside
+
+
+def test_of_a_text_with_two_sets_of_answers_generators_learn_the_later_one():
+    learned = {}
+    for example in generator_data.learned():
+        assert learned.setdefault(example.text, example) is example, example.text
+    plain = [e for e in generator_data.split(generator_data.written(names=["plain"]))[0]]
+    assert plain and all(learned[e.text].answers == e.answers and not learned[e.text].refused for e in plain)
 
 
 def test_authored_files_weigh_most_where_they_speak(data):

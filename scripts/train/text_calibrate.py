@@ -33,8 +33,9 @@ from text_data import CATEGORIES, EXPRESSIBILITY, Row  # noqa: E402
 
 # One bad sentence is thinned out in a wide window; narrower ones also raise alarms.
 WINDOW, STRIDE = 128, 96
-# Of the three inputs with outliers those after a norm have the same channels in every text, which are as well evened
-# out; those after the activation are few and none twice.
+# The inputs whose channels of wide range are evened out, as SmoothQuant does it (https://arxiv.org/abs/2211.10438), with a
+# shift besides (Outlier Suppression+, https://arxiv.org/abs/2304.09145): those behind a norm, of which some channels lie
+# far out in every text. Exact instead are the widest behind the activation, where a channel is wide in a few texts.
 SPREAD = ("attention", "inner")
 EXACT = {"gelu": 8}
 # Points of F1 that one point of our look-alikes flagged may cost: they are harder than what users write, and a
@@ -164,7 +165,7 @@ def activation_ranges(
         if encoder.SITES[site] in SPREAD:
             low, high = values.min(axis=0), values.max(axis=0)
             # Half of the way, by ratio: what a channel gives up in range, its weights take on.
-            spread = np.sqrt(np.maximum((high - low) / np.median(high - low), 1.0)).astype(np.float16)
+            spread = np.sqrt(np.maximum((high - low) / max(float(np.median(high - low)), 1e-3), 1.0)).astype(np.float16)
             middle = ((low + high) / 2).astype(np.float16)
             out[f"{key}.spread"], out[f"{key}.middle"] = spread, middle
             values = (values - middle.astype(np.float32)) / spread.astype(np.float32)
@@ -249,7 +250,7 @@ def calibrate(rows: list[Row], logits: np.ndarray, unread: tuple[str, ...]) -> l
         labels = np.array([rows[i].targets[c] for i in at])
         alike = logits[pick(rows, c, lambda row: (is_look_alike(row) or row.source == "made/words") and row.source not in unread), c]
         point = operating_point(logits[at, c], labels, even_weights([rows[i] for i in at], c), alike)
-        # Probabilities are of the sources as they come.
+        # Probabilities are of the sources as they come, those that were read with their share.
         below, above = slopes(logits[at, c], labels, np.array([rows[i].weights[c] for i in at]), point)
         out.append({"point": round(point, 4), "below": round(below, 4), "above": round(above, 4)})
     return out
@@ -444,26 +445,23 @@ def aside_lines(model: Classifier, places: list[dict[str, float]], name: str) ->
 def read_lines(model: Classifier, places: list[dict[str, float]], rows: list[Row]) -> Iterable[str]:
     """Public texts that are kept aside, by what a reader found in them."""
     readings = {item["digest"]: item for item in text_data.authored_lines(text_data.AUTHORED, text_data.READINGS_ASIDE)}
-    given = {}
-    for row in rows:
-        name = text_data.digest_of(row.text)
-        if name in readings and row.side() in ("validation", "held_out"):
-            given[name] = row
-    read = [text_data.as_read(row, readings[name]) for name, row in given.items()]
-    p = probabilities(model.scores([row.text for row in read])[0], places)
-    yield "| category | harmful, read | AUPRC, read | recall | flagged of the harmless | AUPRC, the source's labels |\n| --- | --- | --- | --- | --- | --- |"
-    sure = np.array([row.weights[0] == 1 for row in read])
-    found, stated = (np.array([row.targets for row in side]) for side in (read, given.values()))
-    judged = np.array([row.weights for row in given.values()]) > 0
-    for c, category in enumerate(CATEGORIES):
-        own = found[sure, c] > 0.5
-        flagged = p[sure, c] >= 0.5
-        theirs = metrics.auprc(stated[judged[:, c], c], p[judged[:, c], c])
-        yield f"| {category} | {own.sum()} | {metrics.auprc(own, p[sure, c]):.3f} | {flagged[own].mean():.1%} | {flagged[~own].mean():.1%} | {theirs:.3f} |"
-    own, highest = found[sure].max(axis=1) > 0.5, p[sure].max(axis=1)
-    flagged = highest >= 0.5
-    yield f"| any | {own.sum()} | {metrics.auprc(own, highest):.3f} | {flagged[own].mean():.1%} | {flagged[~own].mean():.1%} | |"
-    yield f"\n{sure.sum()} texts; {len(read) - sure.sum()} more, of which two careful readers could differ, are left out."
+    aside = {text_data.name_of(row.text): row for row in rows if row.side() in ("validation", "held_out")}
+    sure = {name: aside[name] for name, item in readings.items() if not item["doubtful"] and name in aside}
+    yield f"{len(sure)} texts, by chance from each of {len({row.source for row in sure.values()})} sources; of {len(readings) - len(sure)} more two careful readers could differ. The last two columns are of the texts that their source judged.\n"
+    yield "| category | harmful | AUPRC | recall | flagged of the harmless | judged by both | AUPRC there, read | AUPRC there, the source's labels |\n| --- | --- | --- | --- | --- | --- | --- | --- |"
+    p = probabilities(model.scores([row.text for row in sure.values()])[0], places)
+    found = np.array([text_data.as_read(row, readings[name]).targets for name, row in sure.items()]) > 0.5
+    stated = np.array([row.targets for row in sure.values()])
+    both = np.array([row.weights for row in sure.values()]) > 0
+    highest = np.c_[p, p.max(axis=1)]
+    for c, category in enumerate((*CATEGORIES, "any")):
+        own = found[:, c] if c < 5 else found.any(axis=1)
+        flagged = highest[:, c] >= 0.5
+        line = f"| {category} | {own.sum()} | {number(metrics.auprc(own, highest[:, c]))} | {number(flagged[own].mean())} | {number(flagged[~own].mean())} |"
+        if c < 5:
+            at = both[:, c]
+            line += f" {at.sum()} | {number(metrics.auprc(own[at], p[at, c]))} | {number(metrics.auprc(stated[at, c], p[at, c]))} |"
+        yield line + ("" if c < 5 else " | | |")
 
 
 def rounding_lines(model: Classifier, full: Classifier, rows: list[Row]) -> Iterable[str]:
@@ -543,7 +541,8 @@ def fitted(
     with a known sentiment.
     """
     authored = [r.text for r in rows if r.source.startswith("authored/")]
-    others = [r.text for r in rows if not r.source.startswith("authored/")][::40]
+    public = [r for r in rows if not r.source.startswith("authored/")]
+    others = [r.text for r in public if r.read][::4] + [r.text for r in public if not r.read][::40]
     delta = delta | activation_ranges(encoder.merge(base, delta), kind, tokenizer, authored + others, threads)
     model = Classifier(encoder.graph(encoder.merge(base, delta), kind), kind.special_ids, tokenizer, threads)
     print("ranges measured", flush=True)
@@ -597,8 +596,7 @@ def main() -> None:
             scarce = row.source.startswith("authored/") or row.source in text_data.HELD_OUT_SOURCES
             if scarce or text_data.share_of(row.text) < args.share:
                 slices["validation"].append(row)
-        elif side == "calibration" and row.source not in text_data.READ_SOURCES:
-            slices["calibration"].append(row)
+    slices["calibration"] += text_data.for_points(rows)
     words = text_data.Words(rows)
     slices["calibration"] += words.made(MADE_WORDS, random.Random(1), "calibration")
     scraps = words.made(MADE_WORDS, random.Random(2), "validation")
@@ -631,7 +629,7 @@ def main() -> None:
     card += aside_lines(model, places, "languages_eval")
     card += ["\n### Other places (clinics, courts, police, offices; written for this and never trained on)\n"]
     card += aside_lines(model, places, "borders_eval")
-    card += ["\n### Public texts read once more (a sample of each source kept aside; sources' own labels beside it)\n"]
+    card += ["\n### Public texts kept aside, by what a reader of ours found in them\n"]
     card += read_lines(model, places, rows)
     card += ["\n### Expressibility (validation share of the authored texts)\n"]
     card += special_lines(validation, special, threshold)

@@ -107,10 +107,6 @@ SELF_HARM_UNREAD = ("en_feelings", "en_hard", "pairs_east_asian", "pairs_europea
 READINGS = "readings"
 # The same of a sample of what is kept aside, by chance from each source; for measuring alone.
 READINGS_ASIDE = "readings_eval"
-# Where they are from. What of these sets operating points and was not read is left out there.
-READ_SOURCES = ("aart", "ailuminate", "automod-nsfw", "civil-spans", "davidson", "diasafety", "edos", "goemotions", "hatemoji-build",
-                "hatexplain", "jigsaw-sample", "pheme", "stormfront", "suicide-reddit", "suicide-reddit-sentences",
-                "synthetic-defamation", "ud-ewt", "wiki-context")
 
 # What an authored file says of the four categories it was not written for.
 WEAK_ZERO = 0.3
@@ -156,7 +152,7 @@ MIXTURE: dict[str, tuple[float, float]] = {
     "authored/edges_intimate": (7.0, 0.50),
     "authored/edges_public": (7.0, 0.50),
     "authored/borders": (36.0, 0.46),
-    "authored/readings": (20.0, 0.45),
+    "read": (20.0, 0.45),
     "authored/borders_languages": (2.0, 0.47),
     "authored/edges_languages": (1.0, 0.50),
     "authored/east_asian": (1.5, 0.50),
@@ -221,7 +217,7 @@ EMPHASIS: dict[str, dict[str, float]] = {
     # To go on from a model that takes ordinary talk of named people, or a sigh, for harm.
     "everyday": {"authored/everyday": 5.0, "authored/borders": 1.5},
     # To go on from a model that has learned the labels of the sources where a reader finds others.
-    "read": {"authored/readings": 3.0, "authored/everyday": 2.0, "authored/special": 2.0, "authored/near_miss": 4.0},
+    "read": {"read": 3.0, "authored/everyday": 2.0, "authored/special": 2.0, "authored/near_miss": 4.0},
     # For the last part of a run: what the first leaves weak.
     "fine": {
         "authored/special": 2.0,
@@ -253,6 +249,8 @@ class Row:
     sentiment: int = -1
     # The text that this one says anew: both fall on the same side.
     origin: str = ""
+    # Whether a reader of ours judged it, for all five categories, in place of its source.
+    read: bool = False
 
     def side(self) -> str:
         """As split_of: `train`, `calibration`, `validation` or `held_out`."""
@@ -264,6 +262,10 @@ class Row:
 
     def positive(self) -> bool:
         return bool(self.harms())
+
+    def pool(self) -> str:
+        """What of MIXTURE it is drawn under."""
+        return "read" if self.read else self.source
 
 
 def split_of(text: str, source: str) -> str:
@@ -288,7 +290,7 @@ def share_of(text: str) -> float:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") / 2**32
 
 
-def digest_of(text: str) -> str:
+def name_of(text: str) -> str:
     """Names a text without showing it."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -296,7 +298,14 @@ def digest_of(text: str) -> str:
 def as_read(row: Row, read: dict) -> Row:
     """The row with what a reader found in it, of all five categories, instead of what its source says."""
     found = tuple(float(c in read["found"]) for c in CATEGORIES)
-    return replace(row, targets=found, weights=(0.5 if read["doubtful"] else 1.0,) * 5)
+    return replace(row, targets=found, weights=(0.5 if read["doubtful"] else 1.0,) * 5, read=True)
+
+
+def for_points(rows: list[Row]) -> list[Row]:
+    """What sets operating points: where a part of a source was read, that part alone."""
+    ours = [row for row in rows if row.side() == "calibration"]
+    read = {row.source for row in ours if row.read}
+    return [row for row in ours if row.read or row.source not in read]
 
 
 def said_of(rows: list[Row], path: Path) -> np.ndarray:
@@ -374,8 +383,8 @@ def load(data: Path, authored: Path = AUTHORED) -> list[Row]:
             kind = 0 if len(text.split()) >= 6 else -1
             row = Row(text, source, targets, weights, kind)
             # What is measured on keeps the labels of its source.
-            if (read := readings.get(digest_of(text))) and row.side() in ("train", "calibration"):
-                row = replace(as_read(row, read), source=f"authored/{READINGS}")
+            if (read := readings.get(name_of(text))) and row.side() in ("train", "calibration"):
+                row = as_read(row, read)
             rows.append(row)
     for name in HARM_FILES:
         for item in authored_lines(authored, name):
@@ -394,7 +403,7 @@ def load(data: Path, authored: Path = AUTHORED) -> list[Row]:
             targets = tuple(float(item["labels"][c]) for c in CATEGORIES)
             kind = 0 if len(item["text"].split()) >= 5 else -1
             rows.append(Row(item["text"], f"authored/{name}", targets, (1.0,) * 5, kind, item["lang"]))
-    zeros = (0.0,) * 5
+    zeros, everyday = (0.0,) * 5, set[str]()
     for name in (*STATEMENT_FILES, *SPECIAL_FILES, *EVERYDAY_FILES):
         weights = tuple(0.0 if c == "self_harm" and name in SELF_HARM_UNREAD else 0.5 for c in CATEGORIES)
         for item in authored_lines(authored, name):
@@ -402,6 +411,10 @@ def load(data: Path, authored: Path = AUTHORED) -> list[Row]:
             if name in SPECIAL_FILES:
                 source = "authored/special" if kind else "authored/near_miss"
             elif name in EVERYDAY_FILES:
+                # Some were given answers twice.
+                if item["text"] in everyday:
+                    continue
+                everyday.add(item["text"])
                 source = "authored/everyday"
             else:
                 source = f"authored/{name}"
@@ -442,13 +455,14 @@ def doubted(rows: list[Row], probabilities: np.ndarray, share: float = 0.1) -> l
     """The rows, with labels of public sources weighed down where a trained model is sure of the opposite.
 
     `probabilities` is [rows, 5]. Our own lines were read by their writers: a
-    model that contradicts them is what they were written for. So is rare harm
+    model that contradicts them is what they were written for. What a reader of
+    ours judged is as sure. So is rare harm
     that a model overlooks; only of hate, which some sources see in any rudeness,
     a label of harm is doubted too.
     """
     out = []
     for row, p in zip(rows, probabilities):
-        if not row.source.startswith("authored/"):
+        if not row.source.startswith("authored/") and not row.read:
             # Nothing said (NaN) compares as no contradiction.
             weights = tuple(
                 w * share if q - t > 0.93 or (c == "hate" and t - q > 0.93) else w
@@ -715,7 +729,7 @@ def draw(rows: list[Row], count: int, seed: int, emphasis: str = "even") -> list
     pools: dict[tuple[str, bool], list[Row]] = defaultdict(list)
     for row in rows:
         if row.side() == "train":
-            pools[row.source, row.positive()].append(row)
+            pools[row.pool(), row.positive()].append(row)
     for row in made_special(4000, rng) + Words(rows).made(6000, rng):
         pools[row.source, False].append(row)
     missing = sorted({source for source, _ in pools} - MIXTURE.keys())
