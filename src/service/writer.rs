@@ -30,8 +30,8 @@ pub(super) const REPLY_CHARACTERS: usize = 200;
 
 /// Most tokens of an expression, however long the text: its length follows the text's up to here.
 const EXPRESSION_TOKENS: usize = 220;
-/// Most sentences of an expression.
-const EXPRESSION_SENTENCES: usize = 2;
+/// Sentences that an expression may have beyond those of its text: the attitude can be one of its own.
+const EXPRESSION_SENTENCES_MORE: usize = 1;
 const REPLY_TOKENS: usize = 72;
 
 /// Sampling temperatures: a small model garbles what it draws too freely, and repeats its first answer where it draws
@@ -106,7 +106,7 @@ impl Writer {
         generations
             .iter()
             .zip(tasks)
-            .map(|(generation, &(task, _))| self.finish(generation, task).map_err(broken))
+            .map(|(generation, &(task, _))| self.finish(generation, text.as_str(), task).map_err(broken))
             .collect()
     }
 
@@ -160,18 +160,22 @@ impl Writer {
         })
     }
 
-    fn finish(&self, generation: &Generation, task: Task) -> Result<Written, RuntimeError> {
-        Ok(finished(&self.tokenizer.decode(&generation.tokens)?, generation.finish, task))
+    fn finish(&self, generation: &Generation, text: &str, task: Task) -> Result<Written, RuntimeError> {
+        Ok(finished(&self.tokenizer.decode(&generation.tokens)?, generation.finish, text, task))
     }
 }
 
-/// A raw answer as it is given out.
-fn finished(raw: &str, finish: Finish, task: Task) -> Written {
+/// A raw answer to `input` as it is given out.
+fn finished(raw: &str, finish: Finish, input: &str, task: Task) -> Written {
     let line = first_line(raw);
     let cut = finish == Finish::Length;
     let done = if cut { whole_sentences(line) } else { Some(line) };
     let text = done.unwrap_or(line);
-    let sentences = sentences(text, if task == Task::Reply { 1 } else { EXPRESSION_SENTENCES });
+    let most = match task {
+        Task::Express(_) => sentence_count(input) + EXPRESSION_SENTENCES_MORE,
+        Task::Reply => 1,
+    };
+    let sentences = sentences(text, most);
     let text = if task == Task::Reply { shorten(sentences, REPLY_CHARACTERS) } else { sentences.to_owned() };
     let fits = text == sentences;
     // Half a character at the end of the tokens, or a quotation that was not closed.
@@ -230,6 +234,13 @@ fn sentence_ends(text: &str) -> impl Iterator<Item = usize> + '_ {
         }
         None
     })
+}
+
+/// The sentences of `text`, one that is not ended among them; at least one.
+fn sentence_count(text: &str) -> usize {
+    let text = text.trim_end();
+    let (ended, last) = sentence_ends(text).fold((0, 0), |(count, _), end| (count + 1, end));
+    if last < text.len() { ended + 1 } else { ended.max(1) }
 }
 
 /// Shortened words with a full stop of their own before a number, as titles have it before a name.
@@ -359,7 +370,7 @@ mod tests {
     #[test]
     fn what_was_cut_short_is_known_to_be_broken() {
         let express = Task::Express(Polarity::Positive);
-        let whole = |raw, finish, task| finished(raw, finish, task).whole;
+        let whole = |raw, finish, task| finished(raw, finish, "A text.", task).whole;
         assert!(whole("All is well. But then", Finish::Length, express), "the finished sentence stands alone");
         assert!(!whole("All is well and then", Finish::Length, express));
         assert!(whole("All is well", Finish::Stop, express), "the model ended it");
@@ -371,6 +382,17 @@ mod tests {
         assert_eq!(long.len(), 201);
         assert!(!whole(&long, Finish::Stop, Task::Reply), "it was shortened inside a sentence");
         assert!(whole(&long, Finish::Stop, express), "an expression may be as long");
+    }
+
+    #[test]
+    fn an_expression_has_a_sentence_more_than_its_text_at_most() {
+        let said = |input, raw| finished(raw, Finish::Stop, input, Task::Express(Polarity::Positive)).text;
+        let raw = "It rained for hours. We danced all night. The band left. We stayed on. We stayed on.";
+        assert_eq!(said("It rained for hours", raw), "It rained for hours. We danced all night.");
+        let three = "It rained for hours. We danced. The band left";
+        assert_eq!(said(three, raw), "It rained for hours. We danced all night. The band left. We stayed on.");
+        assert_eq!(sentence_count("Dr. Lee came at 5 p.m. on Monday! Who knew?"), 2);
+        assert_eq!((sentence_count("nobody came"), sentence_count("雨です。傘がない")), (1, 2));
     }
 
     #[test]
