@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "performance.md"
 WARM, RUNS = 5, 30
 PAST = 96
+# As `TextClassifier::WORKERS` in src/runtime/classifier.rs: each has its share of the threads.
+CLASSIFIER_WORKERS = 2
 # Parts of a request, as the server's histograms name them, in its order.
 REQUEST = {
     "tokenising": "dichroic_tokenization_duration_seconds",
@@ -91,9 +93,8 @@ def pass_tables(model: str, threads: int) -> list[str]:
         found = profiled(graph, threads, lambda session: decoding(session, rows, tokens, past))
         tables.append(table(f"{model}: {title}", by_part(*found, names)))
     text = build / "text" / "model.onnx"
-    # A text classifier has two workers, each with half of the threads.
-    parts = by_part(*profiled(text, max(1, threads // 2), classifying), {})
-    return [*tables, table(f"{model}: 16 texts of 16 tokens, one of two workers", parts)]
+    parts = by_part(*profiled(text, max(1, threads // CLASSIFIER_WORKERS), classifying), {})
+    return [*tables, table(f"{model}: 16 texts of 16 tokens, one of {CLASSIFIER_WORKERS} workers alone", parts)]
 
 
 def profiled(

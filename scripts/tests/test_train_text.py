@@ -398,3 +398,44 @@ def test_the_special_threshold_separates_special_from_near_misses():
     threshold = text_calibrate.special_threshold(texts, logits)
     near = 1 - text_calibrate.softmax(logits)[40, 0]
     assert near < threshold < 0.95
+    # Two special texts that look like statements are more than may be missed at any threshold that spares the near misses.
+    logits[:2, 3], logits[:2, 0] = 0, 8
+    assert text_calibrate.special_threshold(texts, logits) == 0.5
+
+
+def test_wide_channels_are_brought_half_of_the_way_to_the_others():
+    values = np.random.default_rng(2).uniform(-1, 1, (4000, 8)).astype(np.float32)
+    values[:, 3] = 16 * values[:, 3] + 40
+    values[:, 5] = 7
+    spread, middle = text_calibrate.evened(values)
+    assert spread[3] == pytest.approx(4, rel=0.02) and middle[3] == pytest.approx(40, abs=0.1) and middle[5] == 7
+    assert np.delete(spread, 3) == pytest.approx(1, rel=0.02) and (spread >= 1).all()
+    constant, _ = text_calibrate.evened(np.full((10, 4), 3, np.float32))
+    assert (constant == 1).all()
+
+
+class Guesses:
+    """Scores the texts that it was told to find for hate highly, and no others."""
+
+    def __init__(self, found: set[str]) -> None:
+        self.found = found
+
+    def scores(self, texts: list[str]) -> tuple[np.ndarray, None]:
+        logits = np.full((len(texts), 5), -4.0)
+        logits[[i for i, text in enumerate(texts) if text in self.found], CATEGORIES.index("hate")] = 4
+        return logits, None
+
+
+def test_what_readers_found_is_told_apart_from_what_the_sources_say(data):
+    rows = text_data.load(data, data / "authored")
+    aside = [r for r in rows if r.source == "davidson" and r.side() == "validation"]
+    assert len(aside) >= 3
+    # The reader takes the first for hateful, doubts the second, and finds nothing in the others, whatever their source says.
+    items = [{"digest": text_data.name_of(r.text), "found": ["hate"] if n == 0 else [], "doubtful": n == 1} for n, r in enumerate(aside)]
+    (data / "authored" / "readings_eval.jsonl").write_text("\n".join(map(json.dumps, items)), encoding="utf-8")
+    places = [{"point": 0.0, "below": 1.0, "above": 1.0}] * 5
+    said = "\n".join(text_calibrate.read_lines(Guesses({aside[0].text, aside[2].text}), places, rows, data / "authored"))
+    assert said.startswith(f"{len(aside) - 1} texts, by chance from each of 1 sources; of 1 more")
+    harmless = len(aside) - 2
+    assert f"| hate | 1 | 0.500 | 1.000 | {1 / harmless:.3f} |" in said
+    assert "| violence | 0 | – | – | 0.000 |" in said

@@ -25,8 +25,8 @@ LEARNED = ("pairs_short", "pairs_close", "pairs_close_languages", "plain_languag
 # Texts that alpha-4o-mini has answered, with better answers; `refused` is what it had said. In `preferred` as few words as
 # possible were changed: of its fourth stage in the first 1,115 lines, of its fifth in the others. `plain` has answers of
 # one plain manner, each the text's own words and an attitude that fits, and what the fifth stage had said; of its first
-# 1,920 lines those without `refused` are of texts that the fourth had answered, the 1,030 that follow have new texts that
-# the sixth would have misjudged. `plain_languages` is of that manner, in seven more languages.
+# 1,920 lines those without `refused` are of texts that the fourth had answered, the 1,030 that follow have new texts, of
+# the kinds that the sixth misjudges. `plain_languages` is of that manner, in seven more languages.
 PREFERRED = ("preferred", "plain")
 # Public sources, and how many of their lines a pass takes: they widen the
 # subjects, but their answers often lose or invent facts.

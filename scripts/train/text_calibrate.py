@@ -140,6 +140,14 @@ def fitted_range(values: np.ndarray) -> tuple[float, float]:
     return best
 
 
+def evened(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """By what the channels of `values` [tokens, n] are divided, and what is taken off before: the middle of their range."""
+    low, high = values.min(axis=0), values.max(axis=0)
+    # Half of the way, by ratio: what a channel gives up in range, its weights take on.
+    spread = np.sqrt(np.maximum((high - low) / max(float(np.median(high - low)), 1e-3), 1.0))
+    return spread.astype(np.float16), ((low + high) / 2).astype(np.float16)
+
+
 def activation_ranges(
     merged: dict[str, np.ndarray], kind: encoder.Backbone, tokenizer: Tokenizer, texts: list[str], threads: int
 ) -> dict:
@@ -163,10 +171,7 @@ def activation_ranges(
         layer, site = divmod(n, len(encoder.SITES))
         values, key = np.concatenate(seen.pop(name)), f"activation.{layer}.{encoder.SITES[site]}"
         if encoder.SITES[site] in SPREAD:
-            low, high = values.min(axis=0), values.max(axis=0)
-            # Half of the way, by ratio: what a channel gives up in range, its weights take on.
-            spread = np.sqrt(np.maximum((high - low) / max(float(np.median(high - low)), 1e-3), 1.0)).astype(np.float16)
-            middle = ((low + high) / 2).astype(np.float16)
+            spread, middle = evened(values)
             out[f"{key}.spread"], out[f"{key}.middle"] = spread, middle
             values = (values - middle.astype(np.float32)) / spread.astype(np.float32)
         exact = EXACT.get(encoder.SITES[site], 0)
@@ -435,9 +440,11 @@ def aside_lines(model: Classifier, places: list[dict[str, float]], name: str) ->
         yield f"| {lang} | {harm.sum()} | {shares[0]:.1%} | {shares[1]:.1%} | {calm.sum()} | {shares[2]:.1%} | {rank:.3f} |"
 
 
-def read_lines(model: Classifier, places: list[dict[str, float]], rows: list[Row]) -> Iterable[str]:
+def read_lines(
+    model: Classifier, places: list[dict[str, float]], rows: list[Row], authored: Path = text_data.AUTHORED
+) -> Iterable[str]:
     """Public texts that are kept aside, by what a reader found in them."""
-    readings = {item["digest"]: item for item in text_data.authored_lines(text_data.AUTHORED, text_data.READINGS_ASIDE)}
+    readings = {item["digest"]: item for item in text_data.authored_lines(authored, text_data.READINGS_ASIDE)}
     aside = {text_data.name_of(row.text): row for row in rows if row.side() in ("validation", "held_out")}
     sure = {name: aside[name] for name, item in readings.items() if not item["doubtful"] and name in aside}
     yield f"{len(sure)} texts, by chance from each of {len({row.source for row in sure.values()})} sources; of {len(readings) - len(sure)} more two careful readers could differ. The last two columns are of the texts that their source judged.\n"
@@ -447,10 +454,14 @@ def read_lines(model: Classifier, places: list[dict[str, float]], rows: list[Row
     stated = np.array([row.targets for row in sure.values()])
     both = np.array([row.weights for row in sure.values()]) > 0
     highest = np.c_[p, p.max(axis=1)]
+
+    def share(flagged: np.ndarray) -> float:
+        return float(flagged.mean()) if flagged.size else float("nan")
+
     for c, category in enumerate((*CATEGORIES, "any")):
         own = found[:, c] if c < 5 else found.any(axis=1)
         flagged = highest[:, c] >= 0.5
-        line = f"| {category} | {own.sum()} | {number(metrics.auprc(own, highest[:, c]))} | {number(flagged[own].mean())} | {number(flagged[~own].mean())} |"
+        line = f"| {category} | {own.sum()} | {number(metrics.auprc(own, highest[:, c]))} | {number(share(flagged[own]))} | {number(share(flagged[~own]))} |"
         if c < 5:
             at = both[:, c]
             line += f" {at.sum()} | {number(metrics.auprc(own[at], p[at, c]))} | {number(metrics.auprc(stated[at, c], p[at, c]))} |"
