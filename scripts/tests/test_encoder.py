@@ -27,7 +27,7 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "train")]
 from forge import built_graph, encoder, low_rank  # noqa: E402
 from forge.fetch import Sources  # noqa: E402
 from forge.places import Places  # noqa: E402
-import text_calibrate  # noqa: E402
+import text_scores  # noqa: E402
 from measure import metrics  # noqa: E402
 
 MODEL = ROOT / "models" / "alpha-4o-mini"
@@ -473,9 +473,9 @@ def golden_scores(built) -> tuple[list[dict], np.ndarray, np.ndarray]:
     golden = json.loads(GOLDEN.read_text(encoding="utf-8"))["texts"]
     part = json.loads((built / "manifest.json").read_text(encoding="utf-8"))["text_classifier"]
     tokenizer = Tokenizer.from_file(str(built / "tokenizer.json"))
-    model = text_calibrate.Classifier(built_graph.load(built / "model.onnx"), part, tokenizer, 2)
+    model = text_scores.Classifier(built_graph.load(built / "model.onnx"), part, tokenizer, 2)
     harm, special = model.scores([item["text"] for item in golden])
-    return golden, text_calibrate.probabilities(harm, part["calibration"]), 1 - text_calibrate.softmax(special)[:, 0]
+    return golden, text_scores.probabilities(harm, part["calibration"]), 1 - text_scores.softmax(special)[:, 0]
 
 
 def test_built_scores_are_those_of_full_precision(golden_scores):

@@ -22,7 +22,9 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "train")]
 import generator_data  # noqa: E402
 import text_average  # noqa: E402
 import text_calibrate  # noqa: E402
+import text_card  # noqa: E402
 import text_data  # noqa: E402
+import text_scores  # noqa: E402
 from measure import metrics  # noqa: E402
 from normalise import normalise  # noqa: E402
 from text_data import CATEGORIES, Row  # noqa: E402
@@ -288,12 +290,12 @@ def test_each_side_of_the_operating_point_gets_its_true_slope():
     random_ = np.random.default_rng(0)
     logits = random_.normal(size=40_000) * 4
     slope = np.where(logits < 1, 0.5, 1.5)
-    labels = (random_.uniform(size=40_000) < text_calibrate.sigmoid(slope * (logits - 1))).astype(float)
+    labels = (random_.uniform(size=40_000) < text_scores.sigmoid(slope * (logits - 1))).astype(float)
     below, above = text_calibrate.slopes(logits, labels, np.ones(40_000), 1.0)
     assert below == pytest.approx(0.5, abs=0.04) and above == pytest.approx(1.5, abs=0.12)
-    p = text_calibrate.probabilities(logits[:, None], [{"point": 1.0, "below": below, "above": above}])[:, 0]
+    p = text_scores.probabilities(logits[:, None], [{"point": 1.0, "below": below, "above": above}])[:, 0]
     assert metrics.calibration_error(labels, p) < 0.02
-    assert text_calibrate.probabilities(np.array([[1.0]]), [{"point": 1.0, "below": 0.2, "above": 3.0}])[0, 0] == 0.5
+    assert text_scores.probabilities(np.array([[1.0]]), [{"point": 1.0, "below": 0.2, "above": 3.0}])[0, 0] == 0.5
 
 
 def test_a_confident_contradiction_doubts_public_labels_but_not_our_own():
@@ -369,13 +371,13 @@ def test_logistic_regression_finds_what_made_the_labels():
     rng = np.random.default_rng(3)
     x = rng.normal(size=(6000, 5)) * [1, 10, 0.1, 1, 1] + 4
     made = np.array([1.5, -0.1, 8.0, 0.0, 0.0])
-    labels = (rng.random(6000) < text_calibrate.sigmoid((x - 4) @ made + 0.5)).astype(float)
+    labels = (rng.random(6000) < text_scores.sigmoid((x - 4) @ made + 0.5)).astype(float)
     weight, bias = text_calibrate.logistic(x, labels, np.ones(6000), 1.0)
     assert np.allclose(weight, made, atol=[0.15, 0.02, 1.5, 0.15, 0.15])
     assert bias == pytest.approx(0.5 - 4 * weight.sum(), abs=0.15)
     # Held back without limit, nothing but the share of the labels is left.
     weight, bias = text_calibrate.logistic(x, labels, np.ones(6000), 1e9)
-    assert np.abs(weight).max() < 1e-3 and text_calibrate.sigmoid(x[:1] @ weight + bias)[0] == pytest.approx(labels.mean(), abs=0.01)
+    assert np.abs(weight).max() < 1e-3 and text_scores.sigmoid(x[:1] @ weight + bias)[0] == pytest.approx(labels.mean(), abs=0.01)
 
 
 def test_fitted_ranges_span_zero_and_clip_little():
@@ -396,7 +398,7 @@ def test_the_special_threshold_separates_special_from_near_misses():
     logits[40:80, 0], logits[40:80, 1] = 2, 1.5
     logits[80:, 0] = 8
     threshold = text_calibrate.special_threshold(texts, logits)
-    near = 1 - text_calibrate.softmax(logits)[40, 0]
+    near = 1 - text_scores.softmax(logits)[40, 0]
     assert near < threshold < 0.95
     # Two special texts that look like statements are more than may be missed at any threshold that spares the near misses.
     logits[:2, 3], logits[:2, 0] = 0, 8
@@ -434,7 +436,7 @@ def test_what_readers_found_is_told_apart_from_what_the_sources_say(data):
     items = [{"digest": text_data.name_of(r.text), "found": ["hate"] if n == 0 else [], "doubtful": n == 1} for n, r in enumerate(aside)]
     (data / "authored" / "readings_eval.jsonl").write_text("\n".join(map(json.dumps, items)), encoding="utf-8")
     places = [{"point": 0.0, "below": 1.0, "above": 1.0}] * 5
-    said = "\n".join(text_calibrate.read_lines(Guesses({aside[0].text, aside[2].text}), places, rows, data / "authored"))
+    said = "\n".join(text_card.read_lines(Guesses({aside[0].text, aside[2].text}), places, rows, data / "authored"))
     assert said.startswith(f"{len(aside) - 1} texts, by chance from each of 1 sources; of 1 more")
     harmless = len(aside) - 2
     assert f"| hate | 1 | 0.500 | 1.000 | {1 / harmless:.3f} |" in said

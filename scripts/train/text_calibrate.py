@@ -4,7 +4,7 @@ Works on the graph that the server will run, built by scripts/forge/encoder.py:
 first measures the activation ranges and puts them into the delta, then finds
 the operating point of every category and the slopes around it on the
 calibration slice of the data, then judges the result on validation texts that neither training nor calibration
-has seen. Writes text.safetensors, text.json and text-card.md.
+has seen, with the tables of text_card.py. Writes text.safetensors, text.json and text-card.md.
 """
 
 from __future__ import annotations
@@ -47,8 +47,6 @@ SPECIAL_WANTED, LOST_STATEMENTS_LIMIT = 0.97, 0.03
 UNREAD_BY_ENGLISH = ("cold-zh", "authored/east_asian", "authored/languages_more", "authored/edges_languages")
 # Languages of which an English vocabulary knows letters and hardly a word (of the Western ones it knows more).
 UNREADABLE = {"minilm": UNREAD_BY_ENGLISH, "mpnet": UNREAD_BY_ENGLISH, "multilingual-e5": ()}
-
-
 # Tokens that the activation ranges are measured on.
 RANGED_TOKENS = 30_000
 

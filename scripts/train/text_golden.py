@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-import text_calibrate
 import text_data
+import text_scores
 from forge import encoder
 
 
@@ -50,10 +50,10 @@ def main() -> None:
     merged = encoder.merge(
         encoder.load_base(args.base / "model.safetensors"), load_file(args.model / "text.safetensors")
     )
-    model = text_calibrate.Classifier(encoder.graph(merged, kind, "float32"), kind.special_ids, tokenizer, 2)
+    model = text_scores.Classifier(encoder.graph(merged, kind, "float32"), kind.special_ids, tokenizer, 2)
     harm, special = model.scores([r.text for r in rows])
     places = json.loads((args.model / "text.json").read_text(encoding="utf-8"))["calibration"]
-    harm, special = text_calibrate.probabilities(harm, places), 1 - text_calibrate.softmax(special)[:, 0]
+    harm, special = text_scores.probabilities(harm, places), 1 - text_scores.softmax(special)[:, 0]
     texts = []
     for row, p, s in zip(rows, harm, special):
         texts.append(

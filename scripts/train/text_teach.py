@@ -16,8 +16,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 import text_data
-from text_calibrate import Classifier, probabilities
 from forge import built_graph
+from text_scores import Classifier, probabilities
 
 
 def main() -> None:

@@ -1,0 +1,104 @@
+"""Owns how a text classifier is asked: windows, logits, probabilities, and which rows count for a category.
+
+Runs the graph that the server will run, or the same in full precision, with the server's windows. text_calibrate.py
+fits what turns logits into probabilities; text_card.py measures them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import onnxruntime
+from tokenizers import Tokenizer
+
+import text_data
+from normalise import normalise
+from text_data import Row
+
+# One bad sentence is thinned out in a wide window; narrower ones also raise alarms, of a model that raises many.
+WINDOW, STRIDE = 64, 48
+
+
+class Classifier:
+    """A built graph with the server's windows, scored in batches of like length."""
+
+    def __init__(self, model, ids: Mapping[str, int], tokenizer: Tokenizer, threads: int) -> None:
+        """`ids` holds `cls_id`, `sep_id` and `pad_id`."""
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 3
+        self.session = onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        self.ids, self.tokenizer = ids, tokenizer
+
+    def windows(self, text: str) -> list[list[int]]:
+        """The text's windows, and those of its normalised form where that reads otherwise."""
+        forms = dict.fromkeys((text, normalise(text) or text))
+        own = [self.tokenizer.encode(form, add_special_tokens=False).ids for form in forms]
+        return [window for i, ids in enumerate(own) if i == 0 or ids != own[0] for window in self._cut(ids)]
+
+    def _cut(self, ids: list[int]) -> list[list[int]]:
+        room = WINDOW - 2
+        starts = [0]
+        while starts[-1] + room < len(ids):
+            starts.append(starts[-1] + STRIDE)
+        return [[self.ids["cls_id"], *ids[s : s + room], self.ids["sep_id"]] for s in starts]
+
+    def run(self, rows: list[list[int]], outputs: list[str] | None = None) -> list[np.ndarray]:
+        ids = np.full((len(rows), max(map(len, rows))), self.ids["pad_id"], np.int64)
+        for i, row in enumerate(rows):
+            ids[i, : len(row)] = row
+        return self.session.run(outputs, {"input_ids": ids, "lengths": np.array([len(r) for r in rows], np.int32)})
+
+    def first(self, texts: list[str], output: str) -> np.ndarray:
+        """`[texts, n]`: that output for each text's first window, as it was written."""
+        rows = [self._cut(self.tokenizer.encode(text, add_special_tokens=False).ids)[0] for text in texts]
+        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+        parts = [self.run([rows[i] for i in order[start : start + 32]], [output])[0] for start in range(0, len(order), 32)]
+        return np.concatenate(parts)[np.argsort(order)]
+
+    def scores(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Harm logits, the highest of a text's windows, and expressibility of the first."""
+        pieces = [(i, piece) for i, text in enumerate(texts) for piece in self.windows(text)]
+        order = sorted(range(len(pieces)), key=lambda p: len(pieces[p][1]))
+        harm = np.full((len(texts), 5), -np.inf)
+        special = np.zeros((len(texts), 5))
+        first: dict[int, int] = {}
+        for p, (i, _) in enumerate(pieces):
+            first.setdefault(i, p)
+        for start in range(0, len(order), 32):
+            at = order[start : start + 32]
+            a, b = self.run([pieces[p][1] for p in at], ["harm", "expressibility"])
+            for p, x, y in zip(at, a, b):
+                i = pieces[p][0]
+                harm[i] = np.maximum(harm[i], x)
+                if first[i] == p:
+                    special[i] = y
+        return harm, special
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1.0 / (1.0 + np.exp(-np.clip(x, -60, 60)))
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    e = np.exp(x - x.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def probabilities(logits: np.ndarray, places: list[dict[str, float]]) -> np.ndarray:
+    off = logits - np.array([p["point"] for p in places])
+    below, above = (np.array([p[side] for p in places]) for side in ("below", "above"))
+    return sigmoid(off * np.where(off < 0, below, above))
+
+
+def pick(rows: list[Row], c: int, keep: Callable[[Row], bool] = lambda row: True) -> np.ndarray:
+    return np.array([i for i, row in enumerate(rows) if row.weights[c] > 0 and keep(row)], dtype=int)
+
+
+def is_look_alike(row: Row) -> bool:
+    """A harmless text that stands beside harm, written to be mistaken for it."""
+    files = (*text_data.HARM_FILES, *text_data.JUDGED_FILES, text_data.CALIBRATION_FILE)
+    return row.source.removeprefix("authored/") in files and not row.positive()
