@@ -235,7 +235,12 @@ impl Speculate {
             let accepted = metrics.accepted_tokens.get() - before.1;
             #[expect(clippy::cast_precision_loss, reason = "a count of tokens is far below 2^52")]
             let acceptance = (guessed > 0).then(|| accepted as f64 / guessed as f64);
-            let equal = off.answers.iter().zip(&on.answers).filter(|(off, on)| off == on).count();
+            let equal = off
+                .answers
+                .iter()
+                .zip(&on.answers)
+                .filter(|(off, on)| (&off.tokens, off.finish) == (&on.tokens, on.finish))
+                .count();
             measured.push(json!({
                 "rows": rows, "off": off.found(), "lookup": on.found(), "guessed": guessed, "accepted": accepted,
                 "acceptance": acceptance, "answers": off.answers.len(), "equal_answers": equal,

@@ -233,6 +233,10 @@ fn check_content(manifest: &Manifest) -> Result<(), String> {
             if spec.layers == 0 || spec.kv_heads == 0 || spec.head_dim == 0 || spec.vocab == 0 || spec.window < 16 {
                 return Err("a dimension of the generator is zero or its window is below 16".into());
             }
+            let tasks = [&spec.tasks.positive, &spec.tasks.negative, &spec.tasks.reply];
+            if tasks.iter().filter_map(|task| task.most_doubt).any(|most| !(most > 0.0 && most.is_finite())) {
+                return Err("a task's most_doubt is not above zero".into());
+            }
             let mut named = [&spec.prefill, &spec.answer_tokens].into_iter().flatten();
             if let Some(name) = named.find(|name| !manifest.files.iter().any(|file| file.path == **name)) {
                 return Err(format!("it lists no {name}, which its generator needs"));
@@ -471,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_generator_s_further_files_must_have_checksums_and_a_cache_of_ours() {
+    fn a_generator_s_further_files_must_have_checksums_and_a_cache_of_ours_and_its_bounds_a_sense() {
         let dir = tempfile::tempdir().unwrap();
         let source = Path::new("tests/fixtures/tiny-generator");
         for name in ["model.onnx", "tokenizer.json"] {
@@ -494,6 +498,12 @@ mod tests {
             let error = Bundle::open(dir.path()).unwrap_err().to_string();
             assert!(error.contains("neither prefill nor answer_tokens"), "{error}");
         }
+        // A bound that every answer would be above.
+        let mut manifest: serde_json::Value = serde_json::from_str(&plain).unwrap();
+        manifest["generator"]["tasks"]["reply"]["most_doubt"] = 0.0.into();
+        std::fs::write(dir.path().join("manifest.json"), manifest.to_string()).unwrap();
+        let error = Bundle::open(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("most_doubt is not above zero"), "{error}");
     }
 
     #[test]

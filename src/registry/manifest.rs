@@ -148,6 +148,10 @@ pub struct TaskPrompt {
     pub prefix: String,
     /// Everything after it.
     pub suffix: String,
+    /// The doubt above which an answer is made again, in nats: the mean surprise of its three least likely tokens.
+    /// Absent where it was not measured; then none is made again for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub most_doubt: Option<f32>,
 }
 
 /// How to feed a text classifier and read its heads.

@@ -91,7 +91,7 @@ enum Fitness {
 }
 
 /// Why an answer is made again.
-pub(super) const FAILURES: [&str; 6] = ["unfit", "copy", "language", "polarity", "broken", "facts"];
+pub(super) const FAILURES: [&str; 7] = ["unfit", "copy", "language", "polarity", "broken", "facts", "doubt"];
 
 /// What the checks say of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -111,6 +111,8 @@ struct Quality {
     denial: f64,
     /// Probability that it is said in the light that was asked for; 1 where none was, or no model tells.
     light: f64,
+    /// How much the model doubts it; above 1 it is made again.
+    doubt: f64,
 }
 
 impl Quality {
@@ -118,9 +120,11 @@ impl Quality {
         self.fitness == Fitness::Fit
     }
 
-    /// From 0, unfit, to 10.5. A copy or another language is below any other answer that may be given out: it says
+    /// From 0, unfit, to 14.5. A copy or another language is below any other answer that may be given out: it says
     /// nothing new, however right its light and its facts. Of the rest, the wrong light is worse than a broken sentence
-    /// or a fact lost or invented, and a lost "not" weighs least: it may be there in other words.
+    /// or a fact lost or invented, and a lost "not" weighs least: it may be there in other words. Where nothing is wrong by
+    /// these checks the model's own doubt decides, which often sees what they do not: an attitude that does not fit, a
+    /// sentence without sense.
     fn score(self) -> f64 {
         if !self.fit() {
             return 0.0;
@@ -131,9 +135,12 @@ impl Quality {
             _ => 1.5,
         };
         let facts = 1.5 * self.facts + 0.5 * self.denial;
-        // From 0 to 7.
-        let said = if self.whole { 1.5 } else { 0.0 } + 2.0 * self.light + facts + 1.5 - invented;
-        if self.repeats || self.foreign { 1.0 + 0.3 * said } else { 3.5 + said }
+        let kept = self.facts >= 1.0 && self.denial >= 1.0 && self.invented == 0;
+        let flawless = self.whole && kept && self.light >= LEAST_LIGHT;
+        let trusted = if flawless { 4.0 - 2.0 * self.doubt.clamp(0.0, 2.0) } else { 0.0 };
+        // From 0 to 11.
+        let said = if self.whole { 1.5 } else { 0.0 } + 2.0 * self.light + facts + 1.5 - invented + trusted;
+        if self.repeats || self.foreign { 1.0 + 0.2 * said } else { 3.5 + said }
     }
 
     /// The check that it failed first, one of [`FAILURES`] in their order; none where it passed all.
@@ -150,6 +157,8 @@ impl Quality {
             Some("broken")
         } else if self.facts < 1.0 || self.invented > 0 || self.denial < 1.0 {
             Some("facts")
+        } else if self.doubt > 1.0 {
+            Some("doubt")
         } else {
             None
         }
@@ -183,8 +192,8 @@ impl Pair {
     fn price(self) -> f64 {
         match self {
             Self::Right => 0.0,
-            Self::NotTurned => 1.0,
-            Self::Alike => 4.0,
+            Self::NotTurned => 1.5,
+            Self::Alike => 7.0,
         }
     }
 }
@@ -260,8 +269,8 @@ pub(super) async fn checked(
             .iter()
             .filter_map(|&(place, reason)| Some((place, *tasks.get(place)?, reason)))
             .flat_map(|(place, task, reason)| {
-                // Drawn close to it, a copy is one again.
-                let before = if reason == "copy" { CALM_ATTEMPTS } else { 0 };
+                // Drawn close to it, a copy is one again, and what was flagged for its closing has that once more.
+                let before = if matches!(reason, "copy" | "unfit") { CALM_ATTEMPTS } else { 0 };
                 (before + 1..=before + candidates).map(move |attempt| (place, (task, attempt)))
             })
             .collect();
@@ -323,7 +332,7 @@ async fn assessed(
 }
 
 fn assess(text: &str, task: Task, answer: &Written, judgement: Judgement, bound: Threshold) -> Quality {
-    let Written { text: said, whole } = answer;
+    let Written { text: said, whole, doubt } = answer;
     let language = language::of(text);
     let positive = judgement.positive.map(f64::from);
     let kept = || likeness::facts_kept(text, said, language);
@@ -349,6 +358,7 @@ fn assess(text: &str, task: Task, answer: &Written, judgement: Judgement, bound:
         invented: likeness::facts_invented(text, said, language),
         denial: if drops_not { 0.0 } else { 1.0 },
         light: light.unwrap_or(1.0),
+        doubt: f64::from(*doubt),
     }
 }
 
@@ -365,12 +375,13 @@ mod tests {
         invented: 0,
         denial: 1.0,
         light: 1.0,
+        doubt: 0.0,
     };
 
     #[test]
     fn a_copy_is_below_every_other_answer_that_may_be_given_out() {
-        assert!((RIGHT.score() - 10.5).abs() < 1e-9);
-        let worst = Quality { whole: false, facts: 0.0, invented: 3, denial: 0.0, light: 0.0, ..RIGHT };
+        assert!((RIGHT.score() - 14.5).abs() < 1e-9);
+        let worst = Quality { whole: false, facts: 0.0, invented: 3, denial: 0.0, light: 0.0, doubt: 9.0, ..RIGHT };
         let unfit = Quality { fitness: Fitness::Unfit, ..RIGHT };
         for copy in [Quality { repeats: true, ..RIGHT }, Quality { foreign: true, ..RIGHT }] {
             assert!(unfit.score() < copy.score() && copy.score() < worst.score());
@@ -396,6 +407,11 @@ mod tests {
         let copy = |words: &str| (Quality { repeats: true, ..RIGHT }, words.to_owned());
         let unfit = (Quality { fitness: Fitness::Unfit, ..RIGHT }, hurts.to_owned());
         assert_eq!(chosen(&[vec![copy(won)], vec![unfit, copy(won)]]), [won, won]);
+        // What the model doubts is made again, and loses against what it is surer of.
+        let doubted = |doubt: f64, words: &str| (Quality { doubt, ..RIGHT }, words.to_owned());
+        assert_eq!(doubted(1.1, won).0.failure(Pair::Right), Some("doubt"));
+        assert_eq!(doubted(0.9, won).0.failure(Pair::Right), None);
+        assert_eq!(chosen(&[vec![doubted(1.1, won), doubted(1.2, hurts), doubted(0.7, hurts)]]), [hurts]);
         // Of equals, what was written greedily.
         assert_eq!(chosen(&[vec![said(0.9, won), said(0.9, hurts)]]), [won]);
     }

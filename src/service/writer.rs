@@ -41,12 +41,15 @@ const LIVELY: f32 = 0.75;
 pub(super) const CALM_ATTEMPTS: Attempt = 2;
 
 /// What was written for a task.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Written {
     /// A clean line.
     pub(super) text: String,
     /// Whether it ends where a sentence does, with nothing left open, and was not shortened inside one.
     pub(super) whole: bool,
+    /// How much the model doubted what it wrote, whether it is given out or was cut off: 1 is the most that its manifest
+    /// allows, 0 where that allows anything. See [`Generation::doubt`].
+    pub(super) doubt: f32,
 }
 
 /// A generator behind its scheduler, with the prompts of its bundle.
@@ -132,13 +135,17 @@ impl Writer {
         Ok(())
     }
 
-    fn params(&self, text: &ValidText, task: Task, attempt: Attempt) -> Result<GenerateParams, RuntimeError> {
+    fn prompt(&self, task: Task) -> &Prompt {
         let [positive, negative, reply] = &self.prompts;
-        let prompt = match task {
+        match task {
             Task::Express(Polarity::Positive) => positive,
             Task::Express(Polarity::Negative) => negative,
             Task::Reply => reply,
-        };
+        }
+    }
+
+    fn params(&self, text: &ValidText, task: Task, attempt: Attempt) -> Result<GenerateParams, RuntimeError> {
+        let prompt = self.prompt(task);
         let body = self.tokenizer.body(&prompt.text, text.as_str())?;
         let wanted = match task {
             Task::Express(_) => (32 + 2 * body.len()).min(EXPRESSION_TOKENS),
@@ -161,11 +168,13 @@ impl Writer {
     }
 
     fn finish(&self, generation: &Generation, text: &str, task: Task) -> Result<Written, RuntimeError> {
-        Ok(finished(&self.tokenizer.decode(&generation.tokens)?, generation.finish, text, task))
+        let said = finished(&self.tokenizer.decode(&generation.tokens)?, generation.finish, text, task);
+        let doubt = self.prompt(task).text.most_doubt.map_or(0.0, |most| generation.doubt / most);
+        Ok(Written { doubt, ..said })
     }
 }
 
-/// A raw answer to `input` as it is given out.
+/// A raw answer to `input` as it is given out, as if nothing about it were in doubt.
 fn finished(raw: &str, finish: Finish, input: &str, task: Task) -> Written {
     let line = first_line(raw);
     let cut = finish == Finish::Length;
@@ -180,7 +189,7 @@ fn finished(raw: &str, finish: Finish, input: &str, task: Task) -> Written {
     let fits = text == sentences;
     // Half a character at the end of the tokens, or a quotation that was not closed.
     let open = text.contains(char::REPLACEMENT_CHARACTER) || text.matches('"').count() % 2 == 1;
-    Written { whole: done.is_some() && fits && !open, text }
+    Written { whole: done.is_some() && fits && !open, text, doubt: 0.0 }
 }
 
 /// A seed from the input, so that the same request gives the same answer (FNV-1a, 64 bit).

@@ -73,6 +73,16 @@ async fn an_expression_in_the_wrong_light_or_without_its_facts_is_made_again() {
 }
 
 #[tokio::test]
+async fn what_the_model_doubts_is_made_again_and_loses_against_what_it_is_sure_of() {
+    let server = Server::new();
+    let answer = server.post(PRISMS, &json!({"text": "scribe:unsure"})).await;
+    answer.assert_ok();
+    assert_eq!(answer.json()["positive"], "The bright side of bd fine characters.");
+    assert_eq!(answer.json()["negative"], "The dark side of bd fine characters.");
+    assert_eq!(server.metrics.regenerated.with_label_values(&["doubt"]).get(), 2);
+}
+
+#[tokio::test]
 async fn an_answer_that_may_be_given_out_stands_when_no_better_one_can_be_made() {
     // Room for both first tries, and none for the eight that would follow.
     let server = Server::with(Setup { queue: 4, ..Setup::default() });

@@ -28,6 +28,25 @@ pub(super) fn pick(logits: &[f32], sampling: Sampling, step: usize) -> Option<u3
     }
 }
 
+/// Logits this far below the highest, in nats, are left out of a sum of probabilities: all of a vocabulary of 100,000
+/// together would add a hundredth to it.
+const NEGLIGIBLE: f32 = 16.0;
+
+/// How unlikely the model finds the token of this place, whatever the temperature: −ln p, in nats.
+pub(super) fn surprise(logits: &[f32], place: u32) -> f32 {
+    let value = |place: u32| logits.get(usize::try_from(place).ok()?).copied();
+    let (Some(chosen), Some(highest)) = (value(place), argmax(logits).and_then(value)) else { return 0.0 };
+    let least = highest - NEGLIGIBLE;
+    let mut sum = 0.0_f32;
+    // Most of a vocabulary is far below, and a part of it is told to be so at once.
+    for some in logits.chunks(16) {
+        if some.iter().copied().fold(f32::NEG_INFINITY, f32::max) > least {
+            sum += some.iter().filter(|&&logit| logit > least).map(|&logit| (logit - highest).exp()).sum::<f32>();
+        }
+    }
+    sum.ln() + (highest - chosen)
+}
+
 /// The place of the highest number, the first of equals.
 fn argmax(logits: &[f32]) -> Option<u32> {
     // Side by side, so that the compiler compares many at once: a vocabulary is long, and this is done for every token.
@@ -121,6 +140,17 @@ mod tests {
             let token = pick(&logits, Sampling::Nucleus { temperature: 1.0, top_p: 0.9, seed }, 0);
             assert!(matches!(token, Some(0..=2)), "{token:?}");
         }
+    }
+
+    #[test]
+    fn surprise_is_what_a_token_was_expected_with() {
+        let logits = [(0.75_f32).ln(), f32::NAN, (0.25_f32).ln(), -40.0];
+        assert!((surprise(&logits, 0) + (0.75_f32).ln()).abs() < 1e-5);
+        assert!((surprise(&logits, 2) + (0.25_f32).ln()).abs() < 1e-5);
+        // Of the chosen token itself nothing is left out.
+        assert!((surprise(&logits, 3) - 40.0).abs() < 1e-3);
+        // Far from zero nothing overflows.
+        assert!((surprise(&[500.0, 500.0], 1) - (2.0_f32).ln()).abs() < 1e-5);
     }
 
     #[test]

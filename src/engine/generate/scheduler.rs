@@ -35,13 +35,20 @@ pub enum Finish {
 }
 
 /// A generated answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Generation {
     /// Token ids without the stop token.
     pub tokens: Vec<u32>,
     /// Why it ended.
     pub finish: Finish,
+    /// How unlikely the model finds what it wrote where it was least sure: the mean of −ln p, in nats, over its three
+    /// least likely tokens, the stop token among them. Of a shorter answer the missing ones count as sure.
+    pub doubt: f32,
 }
+
+/// Tokens that [`Generation::doubt`] is the mean of. Where an answer goes wrong it does so in a word or two: a mean over
+/// all tokens hides them in a long one, the highest alone is often a name.
+const DOUBTED: usize = 3;
 
 /// How the work is divided.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +68,8 @@ struct Sequence<R> {
     /// Tokens in the cache row. Of a live sequence all but the last one.
     past: usize,
     finish: Option<Finish>,
+    /// How surprising the least likely tokens are, the most surprising first.
+    surprises: [f32; DOUBTED],
     reply: R,
 }
 
@@ -183,7 +192,8 @@ impl<D: Decode, R: Waiting> Scheduler<D, R> {
             self.decoder.copy(known, row, past);
         }
         let prompt = [&*params.prefix, &params.body].concat();
-        let sequence = Sequence { params, prompt, tokens: Vec::new(), past, finish: None, reply };
+        let sequence =
+            Sequence { params, prompt, tokens: Vec::new(), past, finish: None, surprises: [0.0; DOUBTED], reply };
         self.newcomer = Some(Newcomer { sequence, row });
     }
 
@@ -276,7 +286,8 @@ impl<D: Decode, R: Waiting> Scheduler<D, R> {
             }
             match sequence.finish {
                 Some(finish) => {
-                    progress.finished.push((sequence.reply, Generation { tokens: sequence.tokens, finish }));
+                    let doubt = sequence.doubt();
+                    progress.finished.push((sequence.reply, Generation { tokens: sequence.tokens, finish, doubt }));
                 }
                 None => progress.gone.push(sequence.reply),
             }
@@ -316,6 +327,7 @@ impl<R> Sequence<R> {
     fn accept(&mut self, logits: &[f32], decoder: &impl Decode) -> Result<usize, RuntimeError> {
         let place = sampler::pick(logits, self.params.sampling, self.tokens.len())
             .ok_or_else(|| RuntimeError::Shape("no logit is a number".into()))?;
+        self.note(sampler::surprise(logits, place));
         let token = decoder.token(place);
         if self.params.stop.contains(&token) {
             self.finish = Some(Finish::Stop);
@@ -326,6 +338,19 @@ impl<R> Sequence<R> {
             self.finish = Some(Finish::Length);
         }
         Ok(1)
+    }
+
+    fn note(&mut self, mut surprise: f32) {
+        for highest in &mut self.surprises {
+            if surprise > *highest {
+                std::mem::swap(&mut surprise, highest);
+            }
+        }
+    }
+
+    fn doubt(&self) -> f32 {
+        let [first, second, third] = self.surprises;
+        (first + second + third) / 3.0
     }
 }
 
@@ -429,6 +454,30 @@ mod tests {
             assert_eq!(together, alone, "{prefill_tokens} tokens a part");
         }
         assert!(alone.iter().any(|(_, _, finish)| *finish == Finish::Length));
+    }
+
+    #[test]
+    fn doubt_is_of_the_three_least_likely_tokens() {
+        // Of 97 logits the chosen one is 1 and the others are 0.
+        let surprise = (std::f32::consts::E + 96.0).ln() - 1.0;
+        for (tokens, share) in [(1, 1.0 / 3.0), (2, 2.0 / 3.0), (3, 1.0), (9, 1.0)] {
+            let mut scheduler = scheduler(1, PACE);
+            let mut job = Some((params(&[1, 2], &[3], tokens), caller("a")));
+            let mut finished = Vec::new();
+            for _ in 0..20 {
+                finished.extend(scheduler.advance(1, || job.take()).unwrap().finished);
+            }
+            let (_, answer) = finished.pop().unwrap();
+            assert_eq!(answer.tokens.len(), tokens);
+            assert!((answer.doubt - share * surprise).abs() < 1e-4, "{tokens} tokens: {}", answer.doubt);
+        }
+        let (params, reply, prompt) = (params(&[], &[], 1), caller("a"), Vec::new());
+        let mut sequence =
+            Sequence { params, prompt, tokens: Vec::new(), past: 0, finish: None, surprises: [0.0; DOUBTED], reply };
+        for surprise in [0.1, 2.0, 0.5, 4.0, 0.2] {
+            sequence.note(surprise);
+        }
+        assert!((sequence.doubt() - 6.5 / 3.0).abs() < 1e-6);
     }
 
     #[test]

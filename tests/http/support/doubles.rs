@@ -4,7 +4,9 @@
 //! `reader:panic`. The generator obeys `scribe:empty`, `scribe:harm`, `scribe:mild` (harsh, but below the operating
 //! point), `scribe:torn` (harm by a hair, else a good answer), `scribe:dull` (the dark side of everything by a hair),
 //! `scribe:swapped` (the other side by a hair), `scribe:vague` (forgets the number 4711 by a hair), `scribe:agree`
-//! (forgets a "no" by a hair), `scribe:despair`, `scribe:echo`, `scribe:long` and `scribe:panic`. The image classifier's sexual score is the mean brightness; with heads, its violence is the mean red and its hate the mean blue.
+//! (forgets a "no" by a hair), `scribe:unsure` (guesses its last word, by a hair), `scribe:despair`, `scribe:echo`,
+//! `scribe:long` and `scribe:panic`. The image classifier's sexual score is the mean brightness; with heads, its violence
+//! is the mean red and its hate the mean blue.
 //!
 //! The text reader takes bright colours for text, a line with yellow in it for one that is upside down, and the first
 //! colour of a line for what it says: see [`said`]. Magenta says nothing.
@@ -207,8 +209,13 @@ impl Scribe {
         // Without the end of the prompt this is a prefix on its own.
         if let Some(end) = row.iter().position(|&token| token == END) {
             let said = text_of(&row[end + 1..]);
+            let text = text_of(&row[1..end]);
+            if text.contains("scribe:unsure") && said.contains(" cha") && !said.contains("fine") {
+                // Whatever comes next, it might have been anything else.
+                logits.fill(98.0);
+            }
             let mut logit = 100.0;
-            for answer in answers(row[0], &text_of(&row[1..end])).iter().filter(|answer| answer.starts_with(&said)) {
+            for answer in answers(row[0], &text).iter().filter(|answer| answer.starts_with(&said)) {
                 let next = answer.as_bytes().get(said.len()).map_or(STOP, |&byte| byte.into());
                 logits[usize::try_from(next).unwrap()] = logit;
                 logit -= 0.01;
@@ -229,6 +236,8 @@ fn answers(task: u32, text: &str) -> Vec<String> {
         vec![answer(if task == POSITIVE { NEGATIVE } else { POSITIVE }, text), good]
     } else if text.contains("scribe:vague") {
         vec![good.clone(), good.replace("characters", "4711")]
+    } else if text.contains("scribe:unsure") {
+        vec![good.clone(), good.replace("characters", "fine characters")]
     } else if text.contains("scribe:agree") {
         vec![good.clone(), good.replace("characters", "no characters")]
     } else {
