@@ -94,7 +94,12 @@ def normalise(text: str) -> str:
     # Twice: the gaps of `s.h.!.t` show once its sign is a letter, the word in
     # `k 1 l l` once its gaps are closed.
     text = _words(SPACED.sub(lambda found: found[0].replace(found[1], ""), text))
-    return WORD.sub(lambda found: _cut(found[0]), text)
+    return WORD.sub(lambda found: _cut(_one_case(found[0])), text)
+
+
+def _one_case(word: str) -> str:
+    """A word with a capital behind its first letter in small ones: `kIlL`, `KILL`. Some tokenizers tell them apart."""
+    return word.lower() if any(map(str.isupper, word[1:])) else word
 
 
 def _cut(word: str) -> str:

@@ -400,9 +400,12 @@ mod tests {
         assert_eq!(Pair::of(&[&said(0.4, won), &said(0.7, hurts)]), Pair::Right);
         // An expression that is clearer by itself is not taken beside one that says the same.
         assert_eq!(chosen(&[vec![said(0.9, won)], vec![said(0.9, won), said(0.6, hurts)]]), [won, hurts]);
-        // A fact less is no loss where it turns the pair the right way round.
-        let less = (Quality { facts: 0.8, light: 0.95, ..RIGHT }, "My knee has hurt since.".to_owned());
-        assert_eq!(chosen(&[vec![said(0.1, won)], vec![said(0.85, hurts), less]]), [won, "My knee has hurt since."]);
+        // Of answers that lose facts, one fact less is no loss where it turns the pair the right way round; but what
+        // loses none comes first.
+        let less = |facts: f64, light: f64, said: &str| (Quality { facts, light, ..RIGHT }, said.to_owned());
+        let (clear, clearer) = (less(0.8, 0.85, hurts), less(0.5, 0.95, "My knee has hurt since."));
+        assert_eq!(chosen(&[vec![said(0.1, won)], vec![clear, clearer.clone()]]), [won, "My knee has hurt since."]);
+        assert_eq!(chosen(&[vec![said(0.1, won)], vec![said(0.85, hurts), clearer]]), [won, hurts]);
         // What may not be given out is no way out of that.
         let copy = |words: &str| (Quality { repeats: true, ..RIGHT }, words.to_owned());
         let unfit = (Quality { fitness: Fitness::Unfit, ..RIGHT }, hurts.to_owned());
