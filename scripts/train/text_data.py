@@ -68,6 +68,7 @@ JUDGED_FILES = (
     "languages_more",
     "borders",
     "borders_languages",
+    "crises_languages",
 )
 # Written to set operating points by, and never trained on: judged for all five.
 CALIBRATION_FILE = "calibration"
@@ -154,6 +155,7 @@ MIXTURE: dict[str, tuple[float, float]] = {
     "authored/borders": (36.0, 0.46),
     "read": (20.0, 0.45),
     "authored/borders_languages": (2.0, 0.47),
+    "authored/crises_languages": (1.0, 0.60),
     "authored/edges_languages": (1.0, 0.50),
     "authored/east_asian": (1.5, 0.50),
     "authored/european": (2.5, 0.48),
@@ -211,6 +213,18 @@ EMPHASIS: dict[str, dict[str, float]] = {
         "authored/multilingual": 3.0,
         "made/words": 2.0,
         "cold-zh": 6.0,
+    },
+    # To go on from a model that misses people in danger in other languages than English.
+    "crises": {
+        "authored/crises_languages": 60.0,
+        "authored/edges_languages": 10.0,
+        "authored/east_asian": 8.0,
+        "authored/european": 8.0,
+        "authored/languages_more": 8.0,
+        "authored/borders_languages": 8.0,
+        "authored/multilingual": 3.0,
+        "made/words": 2.0,
+        "cold-zh": 4.0,
     },
     # To go on from a model that takes names, codes and single words for harm.
     "words": {"made/words": 2.0},
