@@ -80,10 +80,12 @@ def split(examples: list[Example]) -> tuple[list[Example], list[Example]]:
 
 def learned() -> list[Example]:
     """The lines that are learned from whole, and those that a reader put right, as if they had been written so."""
-    right, _ = split(written(names=PREFERRED))
-    # Of a text with two sets of answers the later one counts.
-    latest = {example.text: replace(example, refused={}) for example in right}
-    return written(names=LEARNED) + list(latest.values())
+    return written(names=LEARNED) + right_alone(split(written(names=PREFERRED))[0])
+
+
+def right_alone(examples: list[Example]) -> list[Example]:
+    """Without what was refused; of a text with two sets of answers the later one."""
+    return list({example.text: replace(example, refused={}) for example in examples}.values())
 
 
 def at_most(examples: list[Example], most: int, rng: random.Random) -> list[Example]:

@@ -128,6 +128,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=10**6, help="lines of one language that a pass takes, of those with lines kept aside")
     parser.add_argument("--most-learned", type=int, default=10**6, help="as --most, of the lines written later")
     parser.add_argument("--preferred", nargs="+", choices=generator_data.PREFERRED, help="learn from these files of ours alone; where they hold refused answers, to prefer the others to them")
+    parser.add_argument("--right-alone", action="store_true", help="with --preferred: learn the right answers without those that were refused")
     parser.add_argument("--firmness", type=float, default=0.1, help="where answers were refused: the weight of a nat's lead (beta)")
     parser.add_argument("--passes", type=float, default=2.0)
     parser.add_argument("--recipe", type=Path, help="model.json: learn with the error of its generator's quantisation in view")
@@ -145,6 +146,8 @@ def main() -> None:
     del checkpoint
 
     train, aside = generator_data.split(generator_data.written(names=args.preferred))
+    if args.right_alone:
+        train = generator_data.right_alone(train)
     learned = [] if args.preferred else generator_data.learned()
     train, aside, learned = ([e for e in side if e.lang in args.langs and e.answers] for side in (train, aside, learned))
     extra = [
