@@ -24,6 +24,9 @@ import text_average  # noqa: E402
 import text_calibrate  # noqa: E402
 import text_card  # noqa: E402
 import text_data  # noqa: E402
+import text_disguise  # noqa: E402
+import text_made  # noqa: E402
+import text_mixture  # noqa: E402
 import text_scores  # noqa: E402
 from measure import metrics  # noqa: E402
 from normalise import normalise  # noqa: E402
@@ -43,7 +46,7 @@ def data(tmp_path: Path) -> Path:
     for source in PAIRED:
         with gzip.open(tmp_path / "expression" / "train" / f"{source}.jsonl.gz", "wt", encoding="utf-8") as handle:
             handle.write("\n".join(map(json.dumps, said)))
-    names = [s for s in text_data.MIXTURE if "/" not in s and s not in PAIRED] + list(text_data.HELD_OUT_SOURCES)
+    names = [s for s in text_mixture.MIXTURE if "/" not in s and s not in PAIRED] + list(text_data.HELD_OUT_SOURCES)
     for source in names:
         lines = []
         for i in range(40):
@@ -196,11 +199,11 @@ def test_texts_of_signs_alone_are_spread_over_the_splits():
 
 def test_draws_repeat_and_hold_no_text_of_another_split(data, monkeypatch):
     rows = text_data.load(data, data / "authored")
-    assert text_data.draw(rows, 600, 1) == text_data.draw(rows, 600, 1)
-    assert text_data.draw(rows, 600, 1) != text_data.draw(rows, 600, 2)
-    monkeypatch.setattr(text_data, "disguise", lambda text, rng: text)
-    monkeypatch.setattr(text_data, "joined", lambda first, second: first)
-    drawn = text_data.draw(rows, 3000, 1)
+    assert text_mixture.draw(rows, 600, 1) == text_mixture.draw(rows, 600, 1)
+    assert text_mixture.draw(rows, 600, 1) != text_mixture.draw(rows, 600, 2)
+    monkeypatch.setattr(text_mixture, "disguise", lambda text, rng: text)
+    monkeypatch.setattr(text_mixture, "joined", lambda first, second: first)
+    drawn = text_mixture.draw(rows, 3000, 1)
     assert abs(len(drawn) - 3000) < 60
     known = [r for r in drawn if not r.source.startswith("made/")]
     assert {r.side() for r in known} == {"train"}
@@ -208,11 +211,11 @@ def test_draws_repeat_and_hold_no_text_of_another_split(data, monkeypatch):
 
 
 def test_draws_follow_the_mixture(data):
-    drawn = text_data.draw(text_data.load(data, data / "authored"), 5000, 1)
+    drawn = text_mixture.draw(text_data.load(data, data / "authored"), 5000, 1)
     counts = Counter(r.source for r in drawn)
-    total = sum(share for share, _ in text_data.MIXTURE.values())
+    total = sum(share for share, _ in text_mixture.MIXTURE.values())
     for source in ("authored/defamation", "hatexplain", "pheme"):
-        share, positive = text_data.MIXTURE[source]
+        share, positive = text_mixture.MIXTURE[source]
         available = positive if source != "pheme" else 1 - positive
         assert counts[source] / len(drawn) >= 0.8 * share / total * available
 
@@ -221,13 +224,13 @@ def test_a_source_without_a_share_is_an_error(data):
     rows = [*text_data.load(data, data / "authored"), Row("a new source speaks here", "newcomer", (0.0,) * 5, (1.0,) * 5)]
     rows += [Row(f"a new source speaks here {i}", "newcomer", (0.0,) * 5, (1.0,) * 5) for i in range(30)]
     with pytest.raises(SystemExit, match="newcomer"):
-        text_data.draw(rows, 100, 1)
+        text_mixture.draw(rows, 100, 1)
 
 
 def test_harm_joined_to_harmless_text_stays_harm():
     harm = Row("bad", "a", (0, 1, 0, 0, 0), (0, 0.7, 1, 0, 1), kind=0)
     calm = Row("good", "b", (0, 0, 0, 0, 0), (1, 1, 1, 0.3, 0), kind=-1)
-    both = text_data.joined(harm, calm)
+    both = text_mixture.joined(harm, calm)
     assert both.text == "bad good" and both.kind == 0
     assert both.targets == (0, 1, 0, 0, 0)
     # Where one part went unjudged, so does the whole.
@@ -237,13 +240,13 @@ def test_harm_joined_to_harmless_text_stays_harm():
 def test_disguises_repeat_and_leave_a_text():
     for i in range(300):
         text = random.Random(i).choice(["kill them all", "ok", "Привет", "你好", "I love this place.", "!!"])
-        changed = text_data.disguise(text, random.Random(i))
-        assert changed and changed == text_data.disguise(text, random.Random(i))
-    assert len({text_data.disguise("an ordinary sentence", random.Random(i)) for i in range(50)}) > 20
+        changed = text_disguise.disguise(text, random.Random(i))
+        assert changed and changed == text_disguise.disguise(text, random.Random(i))
+    assert len({text_disguise.disguise("an ordinary sentence", random.Random(i)) for i in range(50)}) > 20
 
 
 def test_made_special_texts_are_nonsense_or_formulas():
-    rows = text_data.made_special(500, random.Random(1))
+    rows = text_made.made_special(500, random.Random(1))
     assert {text_data.EXPRESSIBILITY[r.kind] for r in rows} == {"meaningless", "formula"}
     assert all(r.text.strip() for r in rows)
 
@@ -254,7 +257,7 @@ def test_made_words_are_harmless_scraps_of_one_side():
     rows += [Row(f"you filth {i}", "edos", (0.0, 1.0, 0.0, 0.0, 0.0), judged) for i in range(40)]
     rows += [Row("lantern", "profanity-list", (1.0, 0.0, 0.0, 0.0, 0.0), judged)]
     rows += [Row(f"an unread spoon {i}", "imdb-counterfactual", zeros, zeros) for i in range(40)]
-    words = text_data.Words(rows)
+    words = text_made.Words(rows)
     # Profanity is left out whatever stands around it, and so is what often stands in harm or was never judged.
     assert "kettle" in words.words
     assert not {"lantern", "filth", "spoon"} & set(words.words)
@@ -322,7 +325,7 @@ def test_a_disguise_is_undone_where_only_signs_changed():
     text = "you will regret this"
     for name in ("look-alike letters", "fancy letters", "hidden signs"):
         for seed in range(20):
-            changed = text_data.DISGUISES[name](text, random.Random(seed))
+            changed = text_disguise.DISGUISES[name](text, random.Random(seed))
             assert normalise(changed) == text, (name, changed)
 
 

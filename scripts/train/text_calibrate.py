@@ -27,6 +27,7 @@ import text_card  # noqa: E402
 import text_data  # noqa: E402
 from forge import encoder, low_rank  # noqa: E402
 from text_data import CATEGORIES, EXPRESSIBILITY, Row  # noqa: E402
+from text_made import Words  # noqa: E402
 from text_scores import STRIDE, WINDOW, Classifier, is_look_alike, pick, probabilities, sigmoid, softmax  # noqa: E402
 
 # The inputs whose channels of wide range are evened out, as SmoothQuant does it (https://arxiv.org/abs/2211.10438), with a
@@ -287,7 +288,7 @@ def main() -> None:
             if scarce or text_data.share_of(row.text) < args.share:
                 slices["validation"].append(row)
     slices["calibration"] += text_data.for_points(rows)
-    words = text_data.Words(rows)
+    words = Words(rows)
     slices["calibration"] += words.made(MADE_WORDS, random.Random(1), "calibration")
     scraps = words.made(MADE_WORDS, random.Random(2), "validation")
 

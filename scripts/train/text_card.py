@@ -16,6 +16,7 @@ import text_data
 from forge import encoder
 from measure import metrics
 from text_data import CATEGORIES, EXPRESSIBILITY, Row
+from text_disguise import DISGUISES
 from text_scores import Classifier, is_look_alike, pick, probabilities, softmax
 
 # Sources whose defamation labels are insults, or made from templates.
@@ -135,7 +136,7 @@ def disguise_lines(model: Classifier, rows: list[Row], places: list[dict[str, fl
     calm = [r for r in english if not r.positive()][:each]
     yield f"| disguise | {len(harm)} harmful texts flagged in their category | {len(calm)} look-alikes flagged |\n| --- | --- | --- |"
     total = []
-    for name, change in (("none", lambda text, rng: text), *text_data.DISGUISES.items()):
+    for name, change in (("none", lambda text, rng: text), *DISGUISES.items()):
         rng = random.Random(1)
         caught, wrong = (probabilities(model.scores([change(r.text, rng) for r in group])[0], places) >= 0.5 for group in (harm, calm))
         shares = np.mean([found[r.harms()].any() for found, r in zip(caught, harm)]), wrong.any(axis=1).mean()

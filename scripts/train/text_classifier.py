@@ -24,6 +24,7 @@ from tokenizers import Tokenizer
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import text_data  # noqa: E402
+import text_mixture  # noqa: E402
 import training_run  # noqa: E402
 from forge import encoder  # noqa: E402
 from measure import metrics  # noqa: E402
@@ -189,7 +190,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=90_000, help="texts drawn for tuning")
     parser.add_argument("--probe-rows", type=int, default=8_000, help="texts drawn for the heads alone")
     parser.add_argument("--start", type=Path, help="delta (text.safetensors) to go on from; of one with all layers, those kept are taken")
-    parser.add_argument("--emphasis", choices=list(text_data.EMPHASIS), default="even")
+    parser.add_argument("--emphasis", choices=list(text_mixture.EMPHASIS), default="even")
     parser.add_argument("--opinion", type=Path, help="what an earlier model holds of all rows (text_teach.py): contradicted labels of public sources weigh less")
     parser.add_argument("--teacher", type=Path, help="what a teacher holds of all rows (text_teach.py): learnt beside the labels")
     parser.add_argument("--batch", type=int, default=32)
@@ -229,11 +230,11 @@ def main() -> None:
         model.load_delta(encoder.of_layers(start, args.layers) if whole else start)
         log(f"start: {glance(model, look, look_ids)}")
     elif resumed is None:
-        sample = text_data.draw(rows, args.probe_rows, args.seed + 1, args.emphasis)
+        sample = text_mixture.draw(rows, args.probe_rows, args.seed + 1, args.emphasis)
         fit_heads(model, sample, tokenise(tokenizer, kind, sample, args.tokens, args.seed), log)
         log(f"probe: {glance(model, look, look_ids)}")
 
-    drawn = text_data.draw(rows, args.rows, args.seed, args.emphasis)
+    drawn = text_mixture.draw(rows, args.rows, args.seed, args.emphasis)
     ids = tokenise(tokenizer, kind, drawn, args.tokens, args.seed)
     plan = batches([len(i) for i in ids], args.batch, args.seed)
     if args.frozen:
