@@ -64,6 +64,11 @@ impl<T> Inbox<T> {
         self.arrived.notify_all();
     }
 
+    /// Why a reply was dropped unsent: its worker was stopped, or died of it.
+    pub(super) fn unanswered(&self) -> EngineError {
+        if self.lock().closed { EngineError::ShuttingDown } else { EngineError::Failed }
+    }
+
     /// Has every waiting worker look around: something other than an item is there for it.
     pub(super) fn wake(&self) {
         // Taken and let go, so that no worker is between its last look and its wait.

@@ -9,7 +9,10 @@ pub mod generate;
 mod inbox;
 mod pulse;
 
-use std::sync::Arc;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 pub use batch::{BatchOptions, Batcher, Calibrated};
 pub use generate::{Finish, GenerateParams, Generation, Generator, GeneratorOptions, Lookup, Sampling};
@@ -18,6 +21,12 @@ use crate::runtime::RuntimeError;
 
 /// Makes a model for a worker, at the start and again after a panic.
 pub type Factory<M> = Arc<dyn Fn() -> Result<M, RuntimeError> + Send + Sync>;
+
+/// A model that is made again. A panic in that must not take the worker's thread along, with everybody in its queue.
+fn loaded<M>(factory: &Factory<M>) -> Result<M, RuntimeError> {
+    catch_unwind(AssertUnwindSafe(|| factory()))
+        .unwrap_or_else(|_| Err(RuntimeError::Load("making the model panicked".into())))
+}
 
 /// Why the engine gave no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

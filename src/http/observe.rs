@@ -206,9 +206,14 @@ impl Drop for Entry {
     fn drop(&mut self) {
         self.shared.app.metrics.in_flight.dec();
         if !self.finished {
-            // 499 is what proxies log for it; nobody receives this status.
-            let left = StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST);
-            self.record(left, Some("caller_left"), None);
+            // Nobody receives either status. After the grace period it is the server that hangs up.
+            if self.shared.app.lifecycle.hard().is_cancelled() {
+                self.record(StatusCode::INTERNAL_SERVER_ERROR, Some("shutting_down"), None);
+            } else {
+                // 499 is what proxies log for it.
+                let left = StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST);
+                self.record(left, Some("caller_left"), None);
+            }
         }
     }
 }

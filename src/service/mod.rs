@@ -201,7 +201,7 @@ impl Services {
     ) -> Result<Verdict, ServiceError> {
         let models = self.models(model);
         models.image.as_ref().ok_or(ServiceError::ModelNotInstalled)?;
-        let permit = self.image_permit()?;
+        let permit = image_permit(&self.image_permits)?;
         let judged = self.timed(|deadline| guardian_image::judge(models, image, permit, deadline)).await?;
         Ok(self.verdict(Operation::GuardianImage, threshold.judge(judged.scores())))
     }
@@ -218,8 +218,7 @@ impl Services {
     ) -> Result<Vec<Finding>, ServiceError> {
         let (parts, grouping) = input.into_parts();
         let models = self.models(model);
-        let permit = || self.image_permit();
-        let scored = self.timed(|deadline| moderation::score(models, parts, permit, deadline)).await?;
+        let scored = self.timed(|deadline| moderation::score(models, parts, &self.image_permits, deadline)).await?;
         let findings = grouping.findings(&scored, threshold);
         for finding in &findings {
             self.verdict(Operation::Moderation, finding.verdict());
@@ -264,12 +263,6 @@ impl Services {
         found
     }
 
-    /// Leave for a picture to be decoded or to wait for it.
-    fn image_permit(&self) -> Result<OwnedSemaphorePermit, ServiceError> {
-        let permit = Arc::clone(&self.image_permits).try_acquire_owned();
-        permit.map_err(|_| ServiceError::Overloaded { retry_after: RETRY_AFTER })
-    }
-
     fn models(&self, id: ModelId) -> &Models {
         const NONE: &Models = &Models { writer: None, text: None, image: None, reader: None, light: None };
         self.models.get(&id).unwrap_or(NONE)
@@ -301,6 +294,12 @@ impl Services {
         record::judged(&found);
         verdict
     }
+}
+
+/// Leave for a picture to be decoded or to wait for it.
+fn image_permit(places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, ServiceError> {
+    let permit = Arc::clone(places).try_acquire_owned();
+    permit.map_err(|_| ServiceError::Overloaded { retry_after: RETRY_AFTER })
 }
 
 /// Most items of one request in a queue at once: a few batches. The next follow when these are answered, so that

@@ -1,17 +1,18 @@
 //! Moderation of several texts and pictures: the texts in one call, then picture after picture.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::Semaphore;
 
-use super::{Models, ServiceError, guardian_image};
+use super::{Models, ServiceError, guardian_image, image_permit};
 use crate::domain::{ImageBytes, Judged, Modality, Part};
 
-/// Scores every part, in order. `permit` is asked for each picture when its turn comes: one request holds one place.
+/// Scores every part, in order. One request holds one place of `places`, for each picture when its turn comes: the first
+/// is refused where all are taken, the others wait, as to refuse them would waste what was done and have it asked again.
 pub(super) async fn score(
     models: &Models,
     parts: Vec<Part>,
-    permit: impl Fn() -> Result<OwnedSemaphorePermit, ServiceError>,
+    places: &Arc<Semaphore>,
     deadline: Instant,
 ) -> Result<Vec<Judged>, ServiceError> {
     let order: Vec<Modality> = parts.iter().map(Part::modality).collect();
@@ -28,7 +29,12 @@ pub(super) async fn score(
     }
     let mut of_pictures = Vec::with_capacity(pictures.len());
     for picture in pictures {
-        of_pictures.push(guardian_image::judge(models, picture, permit()?, deadline).await?);
+        let place = if of_pictures.is_empty() {
+            image_permit(places)?
+        } else {
+            Arc::clone(places).acquire_owned().await.map_err(|_| ServiceError::Internal)?
+        };
+        of_pictures.push(guardian_image::judge(models, picture, place, deadline).await?);
     }
     let mut of_pictures = of_pictures.into_iter();
     let scored = order.into_iter().map(|modality| {

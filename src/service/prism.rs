@@ -278,7 +278,10 @@ pub(super) async fn checked(
             desk.metrics.regenerated.with_label_values(&[*reason]).inc();
         }
         let attempts: Vec<_> = retries.iter().map(|&(_, attempt)| attempt).collect();
-        match assessed(desk, text, &attempts, bound, sooner(deadline)).await {
+        // Held to it here: what waits in a queue is not told before a row is free.
+        let until = sooner(deadline);
+        let again = tokio::time::timeout_at(until.into(), assessed(desk, text, &attempts, bound, until)).await;
+        match again.unwrap_or(Err(ServiceError::Deadline)) {
             Ok(candidates) => {
                 for ((place, _), candidate) in retries.into_iter().zip(candidates) {
                     if let Some(written) = written.get_mut(place) {

@@ -7,7 +7,7 @@ use std::{
 
 use futures_util::future::join_all;
 use serde::Serialize;
-use tokio::sync::Mutex;
+use tokio::{sync::Mutex, time::timeout};
 
 use super::{ImageGuardian, Models, ServiceError, TextGuardian, TextReader, Writer};
 use crate::domain::{Device, ModelId};
@@ -17,6 +17,9 @@ use crate::domain::{Device, ModelId};
 const FRESH: Duration = Duration::from_secs(10);
 /// Time a canary may take: the first one of a generator computes its prompt prefixes.
 const PATIENCE: Duration = Duration::from_mins(1);
+/// Time after which it is not waited for any more. One that was taken up in time may run over, on a slow machine; a model
+/// that hangs must not keep the prober waiting, who is to hear of it.
+const LONGEST: Duration = Duration::from_mins(2);
 
 /// The state of every installed model.
 #[derive(Clone, Debug, Serialize)]
@@ -146,13 +149,15 @@ impl<'a> Part<'a> {
         if of_late {
             return true;
         }
-        let answer = match self {
-            Self::Generator(model) => model.probe(PATIENCE).await,
-            Self::Text(model) => model.probe(PATIENCE).await,
-            Self::Image(model) => model.probe(PATIENCE).await,
-            Self::Ocr(model) => model.probe(PATIENCE).await,
+        let canary = async {
+            match self {
+                Self::Generator(model) => model.probe(PATIENCE).await,
+                Self::Text(model) => model.probe(PATIENCE).await,
+                Self::Image(model) => model.probe(PATIENCE).await,
+                Self::Ocr(model) => model.probe(FRESH, PATIENCE).await,
+            }
         };
         // A full queue is work, not a fault.
-        matches!(answer, Ok(()) | Err(ServiceError::Overloaded { .. }))
+        matches!(timeout(LONGEST, canary).await, Ok(Ok(()) | Err(ServiceError::Overloaded { .. })))
     }
 }

@@ -125,20 +125,27 @@ impl TextReader {
             && self.stages.recogniser.answered_within(span)
     }
 
-    /// Shows each network a plain grey picture: proof that they answer.
-    pub(super) async fn probe(&self, time: Duration) -> Result<(), ServiceError> {
+    /// Shows each network that has not answered within this span a plain grey picture: proof that it answers. On
+    /// pictures without text only the detector works, and what waits for it must not make the others seem dead.
+    pub(super) async fn probe(&self, span: Duration, time: Duration) -> Result<(), ServiceError> {
         let deadline = Instant::now() + time;
+        let ReaderStages { detector, orientation, recogniser } = &self.stages;
         let grey = |width: u32, height: u32| vec![128; width as usize * height as usize * 3];
-        let side = self.spec.detector.multiple;
-        let page = PagePixels { width: side as usize, height: side as usize, rgb: grey(side, side) };
-        self.stages.detector.submit(vec![page], deadline).await?;
-        let orientation = self.spec.orientation;
-        let line = LinePixels { width: orientation.width as usize, rgb: grey(orientation.width, orientation.height) };
-        self.stages.orientation.submit(vec![line], deadline).await?;
-        let recogniser = self.spec.recogniser;
-        let line =
-            LinePixels { width: recogniser.least_width as usize, rgb: grey(recogniser.least_width, recogniser.height) };
-        self.stages.recogniser.submit(vec![line], deadline).await?;
+        if !detector.answered_within(span) {
+            let side = self.spec.detector.multiple;
+            let page = PagePixels { width: side as usize, height: side as usize, rgb: grey(side, side) };
+            detector.submit(vec![page], deadline).await?;
+        }
+        if !orientation.answered_within(span) {
+            let spec = self.spec.orientation;
+            let line = LinePixels { width: spec.width as usize, rgb: grey(spec.width, spec.height) };
+            orientation.submit(vec![line], deadline).await?;
+        }
+        if !recogniser.answered_within(span) {
+            let spec = self.spec.recogniser;
+            let line = LinePixels { width: spec.least_width as usize, rgb: grey(spec.least_width, spec.height) };
+            recogniser.submit(vec![line], deadline).await?;
+        }
         Ok(())
     }
 

@@ -1,5 +1,7 @@
 //! `POST /v1/prisms/text`
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use crate::support::{PRISMS, SUNSHINES, Server, Setup};
@@ -91,6 +93,15 @@ async fn an_answer_that_may_be_given_out_stands_when_no_better_one_can_be_made()
     assert_eq!(answer.json()["positive"], "The bright side of bh characters.");
     assert_eq!(server.metrics.regenerated.with_label_values(&["facts"]).get(), 2);
     server.post(PRISMS, &json!({"text": "scribe:harm"})).await.assert_error(429, "overloaded");
+}
+
+#[tokio::test]
+async fn an_answer_that_may_be_given_out_stands_when_a_better_one_takes_too_long() {
+    let server = Server::with(Setup { timeout: Duration::from_secs(1), ..Setup::default() });
+    let answer = server.post(PRISMS, &json!({"text": "scribe:vague scribe:late 4711"})).await;
+    answer.assert_ok();
+    assert_eq!(answer.json()["positive"], "The bright side of cj characters.");
+    assert_eq!(server.metrics.regenerated.with_label_values(&["facts"]).get(), 2);
 }
 
 #[tokio::test]

@@ -132,8 +132,7 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
         let _noted = Submission::new(&self.metrics.component, answers.len(), queued, ticket);
         let mut outputs = Vec::with_capacity(answers.len());
         for answer in answers {
-            // A reply is dropped unsent only when its worker is gone for good.
-            outputs.push(answer.await.unwrap_or(Err(EngineError::ShuttingDown))?);
+            outputs.push(answer.await.unwrap_or_else(|_| Err(self.inbox.unanswered()))?);
         }
         Ok(outputs)
     }

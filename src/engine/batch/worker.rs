@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    super::{EngineError, Factory, inbox::Inbox, pulse::Pulse},
+    super::{EngineError, Factory, inbox::Inbox, loaded, pulse::Pulse},
     Job,
     calibration::Shape,
     policy::{BatchPolicy, Gather},
@@ -207,7 +207,7 @@ impl<F: Forward> Worker<F> {
     }
 
     fn reload(&mut self) {
-        match (self.factory)() {
+        match loaded(&self.factory) {
             Ok(model) => {
                 self.model = Some(model);
                 self.able.fetch_add(1, Ordering::SeqCst);

@@ -155,7 +155,7 @@ impl Generator {
         let _noted = Submission::new(&self.metrics.component, answers.len(), queued, ticket);
         let mut generations = Vec::with_capacity(answers.len());
         for answer in answers {
-            generations.push(answer.await.unwrap_or(Err(EngineError::ShuttingDown))?);
+            generations.push(answer.await.unwrap_or_else(|_| Err(self.inbox.unanswered()))?);
         }
         Ok(generations)
     }
@@ -248,13 +248,18 @@ mod tests {
     }
 
     fn bench(capacity: usize) -> Bench {
+        bench_of(capacity, |_| {})
+    }
+
+    /// `making` is told how many models were made before.
+    fn bench_of(capacity: usize, making: fn(usize)) -> Bench {
         let (gate, receiver) = mpsc::channel();
         let receiver = Arc::new(Mutex::new(receiver));
         let (built, started): (Arc<AtomicUsize>, Arc<AtomicUsize>) = Default::default();
         let factory: Factory<Moody> = {
             let (built, started) = (Arc::clone(&built), Arc::clone(&started));
             Arc::new(move || {
-                built.fetch_add(1, Ordering::SeqCst);
+                making(built.fetch_add(1, Ordering::SeqCst));
                 let adder = doubles::Adder::new(rows_for(2), 64, 200);
                 Ok(Moody { adder, started: Arc::clone(&started), gate: Arc::clone(&receiver) })
             })
@@ -308,6 +313,36 @@ mod tests {
         }
         assert_eq!((bench.metrics.panics.get(), bench.metrics.failures.get()), (1, 2));
         assert!(bench.generator.answered_within(Duration::from_mins(1)));
+    }
+
+    #[tokio::test]
+    async fn a_model_that_could_not_be_made_again_is_tried_again_while_nobody_waits() {
+        let bench = bench_of(8, |made| assert_ne!(made, 1, "short of memory"));
+        assert_eq!(bench.generator.submit(vec![sequence(&[7])], soon()).await, Err(EngineError::Failed));
+        until(|| bench.built.load(Ordering::SeqCst) == 3).await;
+        assert!(bench.generator.submit(vec![sequence(&[5])], soon()).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_is_finished_when_another_fails_is_answered() {
+        let bench = bench(8);
+        // The prefix is known from here on: each of the others is one pass.
+        bench.generator.submit(vec![sequence(&[5])], soon()).await.unwrap();
+        let short = |body: &[u32]| {
+            let (generator, sequence) = (Arc::clone(&bench.generator), sequence(body));
+            let sequence = GenerateParams { max_tokens: 1, ..sequence };
+            tokio::spawn(async move { generator.submit(vec![sequence], soon()).await })
+        };
+        let started = bench.started.load(Ordering::SeqCst);
+        let first = short(&[99]);
+        until(|| bench.started.load(Ordering::SeqCst) == started + 1).await;
+        let second = short(&[5]);
+        until(|| bench.generator.inbox.len() == 1).await;
+        let third = short(&[7]);
+        until(|| bench.generator.inbox.len() == 2).await;
+        bench.gate.send(()).unwrap();
+        assert!(first.await.unwrap().is_ok() && second.await.unwrap().is_ok());
+        assert_eq!(third.await.unwrap(), Err(EngineError::Failed));
     }
 
     #[tokio::test]

@@ -98,7 +98,7 @@ pub(super) struct Scheduler<D: Decode, R> {
     prefixes: PrefixRows,
 }
 
-/// What one call of `advance` did.
+/// What calls of `advance` did.
 pub(super) struct Progress<R> {
     /// Ended sequences.
     pub(super) finished: Vec<(R, Generation)>,
@@ -113,6 +113,20 @@ pub(super) struct Progress<R> {
     /// Tokens guessed, and how many of them the model would have written.
     pub(super) guessed: usize,
     pub(super) accepted: usize,
+}
+
+impl<R> Default for Progress<R> {
+    fn default() -> Self {
+        Self {
+            finished: Vec::new(),
+            gone: Vec::new(),
+            tokens: 0,
+            prefix_hits: 0,
+            shared: 0,
+            guessed: 0,
+            accepted: 0,
+        }
+    }
 }
 
 impl<D: Decode, R: Waiting> Scheduler<D, R> {
@@ -133,40 +147,32 @@ impl<D: Decode, R: Waiting> Scheduler<D, R> {
     }
 
     /// Admits sequences from `next`, computes parts of their prompts, and decodes for every live row. `waiting` says how
-    /// many `next` has to give.
+    /// many `next` has to give. What ended is in `progress` also when a later part fails.
     ///
     /// # Errors
-    /// The decoder's error; every sequence is then lost, and [`Scheduler::abandon`] gives their callers back.
+    /// The decoder's error; every live sequence is then lost, and [`Scheduler::abandon`] gives their callers back.
     pub(super) fn advance(
         &mut self,
         waiting: usize,
         mut next: impl FnMut() -> Option<(GenerateParams, R)>,
-    ) -> Result<Progress<R>, RuntimeError> {
-        let mut progress = Progress {
-            finished: Vec::new(),
-            gone: Vec::new(),
-            tokens: 0,
-            prefix_hits: 0,
-            shared: 0,
-            guessed: 0,
-            accepted: 0,
-        };
+        progress: &mut Progress<R>,
+    ) -> Result<(), RuntimeError> {
         let newcomers = (waiting + usize::from(self.newcomer.is_some())).min(self.slots.room());
         for _ in 0..(newcomers / self.slots.len().max(1)).max(1) {
             if self.newcomer.is_none()
                 && self.slots.room() > 0
                 && let Some((params, reply)) = next()
             {
-                self.admit(params, reply, &mut progress);
+                self.admit(params, reply, progress);
             }
             if self.newcomer.is_none() {
                 break;
             }
-            self.prefill(&mut progress)?;
+            self.prefill(progress)?;
         }
-        self.decode(&mut progress)?;
-        self.collect(&mut progress);
-        Ok(progress)
+        self.decode(progress)?;
+        self.collect(progress);
+        Ok(())
     }
 
     /// Gives back everybody who was being served.
@@ -397,6 +403,14 @@ mod tests {
 
     type Job = (GenerateParams, Caller);
 
+    impl Scheduler<Adder, Caller> {
+        fn turn(&mut self, waiting: usize, next: impl FnMut() -> Option<Job>) -> Progress<Caller> {
+            let mut progress = Progress::default();
+            self.advance(waiting, next, &mut progress).unwrap();
+            progress
+        }
+    }
+
     fn scheduler(slots: usize, pace: Pace) -> Scheduler<Adder, Caller> {
         Scheduler::new(Adder::new(slots + PREFIX_ROWS, 128, 97), pace)
     }
@@ -405,7 +419,7 @@ mod tests {
         let mut done = Vec::new();
         waiting.reverse();
         for _ in 0..400 {
-            let progress = scheduler.advance(waiting.len(), || waiting.pop()).unwrap();
+            let progress = scheduler.turn(waiting.len(), || waiting.pop());
             done.extend(progress.finished.into_iter().map(|(who, text)| (who.0, text.tokens, text.finish)));
         }
         assert!(scheduler.is_idle() && waiting.is_empty());
@@ -465,7 +479,7 @@ mod tests {
             let mut job = Some((params(&[1, 2], &[3], tokens), caller("a")));
             let mut finished = Vec::new();
             for _ in 0..20 {
-                finished.extend(scheduler.advance(1, || job.take()).unwrap().finished);
+                finished.extend(scheduler.turn(1, || job.take()).finished);
             }
             let (_, answer) = finished.pop().unwrap();
             assert_eq!(answer.tokens.len(), tokens);
@@ -486,7 +500,7 @@ mod tests {
         let long = vec![3; 33];
         let mut jobs = vec![(params(&[1], &long, 5), caller("long")), (params(&[], &[2], 40), caller("short"))];
         for _ in 0..10 {
-            scheduler.advance(1, || jobs.pop()).unwrap();
+            scheduler.turn(1, || jobs.pop());
         }
         let parts = [1, 8, 8, 8, 7, 2].map(Pass::Prefill);
         // Nobody has to wait for the first, and after the last one both decode.
@@ -502,12 +516,12 @@ mod tests {
         let mut scheduler = scheduler(4, Pace { prefill_tokens: 8, lookup: None });
         let mut jobs: Vec<Job> = ["a", "b", "c", "d", "e"].map(|name| (params(&[], &[3; 12], 40), caller(name))).into();
         // The fifth has no row: nobody waits for it. The first alone takes its prompt whole, the others take two parts.
-        scheduler.advance(jobs.len(), || jobs.pop()).unwrap();
+        scheduler.turn(jobs.len(), || jobs.pop());
         let parts = [12, 8, 4, 8].map(Pass::Prefill);
         assert_eq!(scheduler.decoder.passes, [&parts[..], &[Pass::Step(2)]].concat());
         // Two live, two newcomers, one of them half taken in: a part for each two.
         scheduler.decoder.passes.clear();
-        scheduler.advance(jobs.len(), || jobs.pop()).unwrap();
+        scheduler.turn(jobs.len(), || jobs.pop());
         assert_eq!(scheduler.decoder.passes, [Pass::Prefill(4), Pass::Step(3)]);
         assert_eq!(jobs.len(), 2);
     }
@@ -518,14 +532,14 @@ mod tests {
         let body = vec![3; MOST_ALONE + 9];
         let mut scheduler = Scheduler::new(Adder::new(1 + PREFIX_ROWS, 512, 97), PACE);
         let mut job = Some((params(&[], &body, 5), Caller("leaves", Rc::clone(&gone))));
-        scheduler.advance(1, || job.take()).unwrap();
+        scheduler.turn(1, || job.take());
         gone.set(true);
         assert_eq!(scheduler.live(), 1);
-        let progress = scheduler.advance(0, || None).unwrap();
+        let progress = scheduler.turn(0, || None);
         assert_eq!((progress.gone.len(), scheduler.live()), (1, 0));
         assert_eq!(scheduler.decoder.passes, [Pass::Prefill(MOST_ALONE)]);
         // Of a failure, it would have been told.
-        scheduler.advance(1, || Some((params(&[], &body, 5), caller("half")))).unwrap();
+        scheduler.turn(1, || Some((params(&[], &body, 5), caller("half"))));
         assert_eq!((scheduler.abandon().len(), scheduler.live()), (1, 0));
     }
 
@@ -536,7 +550,7 @@ mod tests {
         for _ in 0..3 {
             let mut job = Some((params(&[4, 4, 4], &[1], 1), caller("x")));
             for _ in 0..2 {
-                hits += scheduler.advance(1, || job.take()).unwrap().prefix_hits;
+                hits += scheduler.turn(1, || job.take()).prefix_hits;
             }
             assert!(scheduler.is_idle());
         }
@@ -583,11 +597,11 @@ mod tests {
             (params(&[], &[2, 3], 12), caller("stays")),
             (params(&[], &[1, 1], 50), Caller("leaves", Rc::clone(&gone))),
         ];
-        scheduler.advance(1, || jobs.pop()).unwrap();
-        scheduler.advance(1, || jobs.pop()).unwrap();
+        scheduler.turn(1, || jobs.pop());
+        scheduler.turn(1, || jobs.pop());
         assert_eq!(scheduler.live(), 2);
         gone.set(true);
-        let progress = scheduler.advance(0, || None).unwrap();
+        let progress = scheduler.turn(0, || None);
         assert_eq!(progress.gone.len(), 1);
         let rest = run(&mut scheduler, Vec::new());
         assert_eq!(rest, run_alone(vec![(params(&[], &[2, 3], 12), caller("stays"))], PACE));
@@ -614,7 +628,7 @@ mod tests {
                 let mut scheduler = Scheduler::new(decoder, Pace { prefill_tokens: 8, lookup });
                 let (mut waiting, mut done, mut guessed, mut accepted) = (jobs(), Vec::new(), 0, 0);
                 while !(waiting.is_empty() && scheduler.is_idle()) {
-                    let progress = scheduler.advance(waiting.len(), || waiting.pop()).unwrap();
+                    let progress = scheduler.turn(waiting.len(), || waiting.pop());
                     done.extend(progress.finished.into_iter().map(|(who, text)| (who.0, text.tokens, text.finish)));
                     guessed += progress.guessed;
                     accepted += progress.accepted;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    super::{EngineError, Factory, inbox::Inbox, pulse::Pulse},
+    super::{EngineError, Factory, inbox::Inbox, loaded, pulse::Pulse},
     GenerateParams, Generation, Job,
     scheduler::{Pace, Progress, Scheduler, Waiting},
 };
@@ -68,7 +68,8 @@ impl<D: Decode> Worker<D> {
                 }
                 return false;
             }
-            if !idle || !held.queue().is_empty() {
+            // Without a model there is one to load, also while nobody waits for it.
+            if !idle || self.scheduler.is_none() || !held.queue().is_empty() {
                 return true;
             }
             held = held.wait(None);
@@ -77,26 +78,31 @@ impl<D: Decode> Worker<D> {
 
     fn advance(&mut self) {
         let Some(scheduler) = self.scheduler.as_mut() else {
-            while let Some((_, reply)) = next_job(&self.inbox, &self.metrics) {
+            self.reload();
+            while self.scheduler.is_none()
+                && let Some((_, reply)) = next_job(&self.inbox, &self.metrics)
+            {
                 let _ = reply.sender.send(Err(EngineError::Failed));
             }
-            self.reload();
             return;
         };
         let start = Instant::now();
         let (inbox, metrics) = (&self.inbox, &self.metrics);
         // The scheduler is dropped and rebuilt after a panic, so no half-changed state is seen again.
         let waiting = inbox.hold().queue().len();
-        let result = catch_unwind(AssertUnwindSafe(|| scheduler.advance(waiting, || next_job(inbox, metrics))));
-        match result {
-            Ok(Ok(progress)) => {
-                let rows = scheduler.live() + progress.finished.len() + progress.gone.len();
-                if rows > 0 {
-                    self.metrics.observe_batch(rows, rows, rows, start.elapsed());
-                    self.pulse.beat(Instant::now());
-                }
-                self.answer(progress);
+        let mut progress = Progress::default();
+        let pass = || scheduler.advance(waiting, || next_job(inbox, metrics), &mut progress);
+        let result = catch_unwind(AssertUnwindSafe(pass));
+        if let Ok(Ok(())) = result {
+            let rows = scheduler.live() + progress.finished.len() + progress.gone.len();
+            if rows > 0 {
+                self.metrics.observe_batch(rows, rows, rows, start.elapsed());
+                self.pulse.beat(Instant::now());
             }
+        }
+        self.answer(progress);
+        match result {
+            Ok(Ok(())) => {}
             Ok(Err(error)) => self.fail(Some(&error)),
             Err(_) => self.fail(None),
         }
@@ -112,7 +118,10 @@ impl<D: Decode> Worker<D> {
             let _ = reply.sender.send(Ok(generation));
         }
         for reply in progress.gone {
-            self.metrics.abandoned.inc();
+            // Whose time is up may still be there.
+            if reply.sender.is_closed() {
+                self.metrics.abandoned.inc();
+            }
             let _ = reply.sender.send(Err(EngineError::Deadline));
         }
     }
@@ -135,7 +144,7 @@ impl<D: Decode> Worker<D> {
     fn reload(&mut self) {
         // Dropped first: two copies of a large model may not fit in memory.
         self.scheduler = None;
-        match (self.factory)() {
+        match loaded(&self.factory) {
             Ok(decoder) => self.scheduler = Some(Scheduler::new(decoder, self.pace)),
             Err(error) => {
                 tracing::error!(%error, "a generator could not load its model again");

@@ -4,9 +4,9 @@
 //! `reader:panic`. The generator obeys `scribe:empty`, `scribe:harm`, `scribe:mild` (harsh, but below the operating
 //! point), `scribe:torn` (harm by a hair, else a good answer), `scribe:dull` (the dark side of everything by a hair),
 //! `scribe:swapped` (the other side by a hair), `scribe:vague` (forgets the number 4711 by a hair), `scribe:agree`
-//! (forgets a "no" by a hair), `scribe:unsure` (guesses its last word, by a hair), `scribe:despair`, `scribe:echo`,
-//! `scribe:long` and `scribe:panic`. The image classifier's sexual score is the mean brightness; with heads, its violence
-//! is the mean red and its hate the mean blue.
+//! (forgets a "no" by a hair), `scribe:unsure` (guesses its last word, by a hair), `scribe:late` (two answers at once,
+//! each further one much later), `scribe:despair`, `scribe:echo`, `scribe:long` and `scribe:panic`. The image
+//! classifier's sexual score is the mean brightness; with heads, its violence is the mean red and its hate the mean blue.
 //!
 //! The text reader takes bright colours for text, a line with yellow in it for one that is upside down, and the first
 //! colour of a line for what it says: see [`said`]. Magenta says nothing.
@@ -190,14 +190,19 @@ fn colours(rgb: &[u8]) -> impl Iterator<Item = Option<[u8; 3]>> {
     })
 }
 
+/// How long each further answer to `scribe:late` takes.
+const LATE: Duration = Duration::from_secs(2);
+
 /// Writes its answer byte by byte.
 pub(super) struct Scribe {
     rows: Vec<Vec<u32>>,
+    /// Answers to `scribe:late` that were begun.
+    begun: usize,
 }
 
 impl Scribe {
     pub(super) fn new() -> Self {
-        Self { rows: vec![Vec::new(); dichroic::engine::generate::rows_for(4)] }
+        Self { rows: vec![Vec::new(); dichroic::engine::generate::rows_for(4)], begun: 0 }
     }
 
     fn append(&mut self, row: usize, past: usize, tokens: &[u32]) -> Vec<f32> {
@@ -210,6 +215,12 @@ impl Scribe {
         if let Some(end) = row.iter().position(|&token| token == END) {
             let said = text_of(&row[end + 1..]);
             let text = text_of(&row[1..end]);
+            if text.contains("scribe:late") && said.is_empty() {
+                self.begun += 1;
+                if self.begun > 2 {
+                    sleep(LATE);
+                }
+            }
             if text.contains("scribe:unsure") && said.contains(" cha") && !said.contains("fine") {
                 // Whatever comes next, it might have been anything else.
                 logits.fill(98.0);

@@ -35,6 +35,8 @@ const CONNECT: Duration = Duration::from_secs(1);
 /// Pause before the first trial of an outage; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Time after which a connection is given up whose other end acknowledges nothing.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(5);
 const LATE: &str = "no answer in time";
 /// Errors of Redis that an operator can do something about.
 const ERROR_CODES: [&str; 10] =
@@ -218,10 +220,11 @@ impl Trial {
     }
 }
 
-/// Small messages that somebody waits for; and a connection that a firewall forgot is noticed before it is needed.
+/// Small messages that somebody waits for; and a connection that a firewall forgot is noticed before it is needed, or
+/// soon after: by itself the system sends again and again for a quarter of an hour what nobody acknowledges.
 pub(super) fn tcp_settings() -> TcpSettings {
     let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(5));
-    TcpSettings::default().set_nodelay(true).set_keepalive(keepalive)
+    TcpSettings::default().set_nodelay(true).set_keepalive(keepalive).set_user_timeout(UNACKNOWLEDGED)
 }
 
 /// An error in words that are the system's, the library's or ours, never those of the server: of what it says, only
