@@ -11,12 +11,12 @@ from .rows import GENERATORS, TOGETHER, Row
 HEAD = """\
 # Beside other servers and runtimes
 
-`make bench-peers` writes this page. It installs the peers into an environment of their own, gives both sides the same
-work on the same cores with the same number of threads, one side at a time, in rounds that go through all sides, every
-other round backwards, and compares within a round; what takes minutes and differs little is measured once. A ratio is
-ours divided by theirs; it and the figures are medians of the rounds, with the lowest and the highest in brackets. A bar
-is met when the median ratio meets it. A side that failed, or whose output shows that it did other work, is not
-compared: its row says why.
+A whole `make bench-peers` writes this page; with `--quick` or `--only` it goes to `target/peers/benchmarks.md`. It
+installs the peers into an environment of their own, gives both sides the same work on the same cores with the same
+number of threads, one side at a time, in rounds that go through all sides, every other round backwards, and compares
+within a round; what takes minutes and differs little is measured once. A ratio is ours divided by theirs; it and the
+figures are medians of the rounds, with the lowest and the highest in brackets. A bar is met when the median ratio meets
+it. A side that failed, or whose output shows that it did other work, is not compared: its row says why.
 """
 
 HOW = """\

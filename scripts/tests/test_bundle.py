@@ -50,8 +50,14 @@ class BundleCheckout(FakeCheckout):
             shutil.copy2(ROOT / name, self.root / name)
         self.text("models/alpha/README.md", "The card of alpha.")
         self.text("models/alpha/NOTICE", "Keep this notice.")
+        self.text("models/alpha/plots/images.png", "a plot")
+        self.text("CHANGELOG.md", "What is new.")
+        self.text("examples/curl.sh", "curl")
+        self.text("examples/rust/src/main.rs", "fn main() {}")
+        self.text("examples/rust/target/debug/example", "built")
         self.text("docs/operations.md", "How to run it.")
-        self.text("deploy/systemd/dichroic.service", "[Unit]")
+        for name in ("systemd/dichroic.service", "nginx.conf", "prometheus/alerts.yml", "grafana/dichroic.json"):
+            self.text(f"deploy/{name}", name)
         self.text("deploy/keys/keys.json", "secret")
         self.binary = self.text("target/release/dichroic", "server")
         self.crates()
@@ -158,18 +164,25 @@ def test_it_holds_what_a_server_and_its_operator_need_and_nothing_else(checkout:
     files = tree(checkout.unpack())
     texts = {name for name in files if name.startswith("licences/")}
     assert set(files) - texts == {
+        "CHANGELOG.md",
         "LICENSE",
         "SHA256SUMS",
         "THIRD_PARTY.md",
         "bin/dichroic",
+        "deploy/grafana/dichroic.json",
+        "deploy/nginx.conf",
+        "deploy/prometheus/alerts.yml",
         "deploy/systemd/dichroic.service",
         "docs/operations.md",
+        "examples/curl.sh",
+        "examples/rust/src/main.rs",
         "models/alpha/NOTICE",
         "models/alpha/README.md",
         "models/alpha/build/generator/manifest.json",
         "models/alpha/build/generator/model.onnx",
         "models/alpha/build/text/manifest.json",
         "models/alpha/build/text/model.onnx",
+        "models/alpha/plots/images.png",
         "models/beta/build/text/manifest.json",
         "models/beta/build/text/model.onnx",
         "runtime/libonnxruntime.so",
@@ -273,8 +286,9 @@ def test_the_same_parts_make_the_same_bytes(checkout: BundleCheckout) -> None:
     assert {(member.uid, member.gid, member.uname, member.gname, member.mtime) for member in members} == {
         (0, 0, "", "", 1_700_000_000)
     }
-    modes = {member.mode for member in members if member.isfile() and not member.name.endswith("/bin/dichroic")}
-    assert modes == {0o644}
+    programs = {member.name.split("/", 1)[1] for member in members if member.isfile() and member.mode == 0o755}
+    assert programs == {"bin/dichroic", "examples/curl.sh"}
+    assert {member.mode for member in members if member.isfile()} == {0o644, 0o755}
     # What two identifiers share is stored once.
     assert [member.name.split("/", 1)[1] for member in members if member.islnk()] == [
         "models/beta/build/text/manifest.json",

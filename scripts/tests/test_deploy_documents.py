@@ -138,13 +138,15 @@ def test_every_setting_of_the_example_is_explained() -> None:
 
 
 def test_the_page_of_settings_has_the_same() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| `(DICHROIC_\w+)` \| `([^`]*)` \|", read("docs/settings.md"), re.MULTILINE)
-    assert [name for name, _, _ in rows] == list(settings())
-    for name, variable, value in rows:
+    row = r"^\| `(\w+)` \| `(DICHROIC_\w+)` \| `([^`]*)` \| ([^|]*) \|"
+    rows = re.findall(row, read("docs/settings.md"), re.MULTILINE)
+    assert [name for name, *_ in rows] == list(settings())
+    for name, variable, value, bounds in rows:
         setting = settings()[name]
         assert variable == setting.variable
         stated = str(setting.default) if setting.default is not None else text_defaults().get(name, "none")
         assert value == stated, name
+        assert bounds == ("—" if setting.least is None else f"{setting.least:,} to {setting.most:,}"), name
 
 
 def test_the_readme_is_short_enough_to_be_read() -> None:

@@ -104,7 +104,10 @@ def checkout(tmp_path: Path) -> Iterator[Path]:
     (component / "manifest.json").write_text("{}", encoding="utf-8")
     (component / ".checked.json").write_text("{}", encoding="utf-8")
     (component / "model.onnx").symlink_to(ROOT / "LICENSE")
-    (folder / "models/beta-3-haiku/README.md").write_text("card", encoding="utf-8")
+    for name in ("README.md", "NOTICE", "ITS_TERMS_OF_USE.txt"):
+        (folder / "models/beta-3-haiku" / name).write_text(name, encoding="utf-8")
+    (folder / "models/gamma-1.5-flash").mkdir()
+    (folder / "models/gamma-1.5-flash/NOTICE").write_text("of what is not built", encoding="utf-8")
     for name in ("LICENSE", "deploy"):
         (folder / name).symlink_to(ROOT / name)
     yield folder
@@ -139,7 +142,12 @@ def test_the_root_holds_each_library_that_is_asked_for_and_the_models_alone(chec
     assert [path.relative_to(image).as_posix() for path in programs] == ["opt/dichroic/bin/dichroic"]
     models = checkout / "image-models"
     files = sorted(path.relative_to(models).as_posix() for path in models.rglob("*") if path.is_file())
-    assert files == ["beta-3-haiku/build/text/manifest.json", "beta-3-haiku/build/text/model.onnx"]
+    assert files == [
+        "beta-3-haiku/ITS_TERMS_OF_USE.txt",
+        "beta-3-haiku/NOTICE",
+        "beta-3-haiku/build/text/manifest.json",
+        "beta-3-haiku/build/text/model.onnx",
+    ]
     # A link would lead out of the image.
     assert not any(path.is_symlink() for folder in (image, models) for path in folder.rglob("*"))
     assert all(path.stat().st_mode & 0o222 == 0o200 for path in image.rglob("*"))

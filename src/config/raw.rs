@@ -271,8 +271,8 @@ pub struct ServeFlags {
     /// [default: 10] [env: DICHROIC_REDIS_TIMEOUT_MS]
     #[arg(long, value_name = "MS")]
     pub redis_timeout_ms: Option<u64>,
-    /// Replicas that share the limits: while Redis is away, each allows that part of a limit. More than 1 needs
-    /// DICHROIC_REDIS_URL [default: 1] [env: DICHROIC_REPLICAS]
+    /// Number of replicas that share limits in Redis; while Redis is away, each allows a limit divided by this number.
+    /// More than 1 needs DICHROIC_REDIS_URL [default: 1] [env: DICHROIC_REPLICAS]
     #[arg(long, value_name = "N")]
     pub replicas: Option<u64>,
     /// Threads for inference; 0 for as many as the processor affinity and the container's quota grant

@@ -224,7 +224,7 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// The body of every answer that is not a success.
+/// The body of every answer that is not a success, but for the 503 of `/readyz`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ErrorBody<'a> {
     error: ErrorDetail<'a>,

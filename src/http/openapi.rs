@@ -40,8 +40,9 @@ const INTERFACE_VERSION: &str = "1.6.2";
     info(
         title = "Dichroic",
         description = "Text expression, replies and content moderation from local models. Interface version 1.6.2.\n\n\
-            Everything that is not a success has the body `ErrorBody`, also what no operation lists: 404 for a path \
-            that does not exist, and 405 with the header `Allow` for a method that a path does not take.",
+            Everything that is not a success has the body `ErrorBody`, but for the 503 of `/readyz`. So has what no \
+            operation lists: 404 for a path that does not exist, and 405 with the header `Allow` for a method that a \
+            path does not take.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     servers((url = "/", description = "This server")),
@@ -171,6 +172,7 @@ const COMMON: &[ApiError] = &[
     ApiError::InvalidJson,
     ApiError::NotAnObject,
     ApiError::InvalidType(Param::Model),
+    ApiError::DuplicateField(Param::Model),
     ApiError::UnknownModel,
     ApiError::MissingApiKey,
     ApiError::InvalidApiKey,
@@ -192,7 +194,11 @@ const TEXT: &[ApiError] = &[
     ApiError::TextTooLong(Param::Text),
 ];
 
-const THRESHOLD: &[ApiError] = &[ApiError::InvalidType(Param::ScoreThreshold), ApiError::ScoreThresholdOutOfRange];
+const THRESHOLD: &[ApiError] = &[
+    ApiError::InvalidType(Param::ScoreThreshold),
+    ApiError::DuplicateField(Param::ScoreThreshold),
+    ApiError::ScoreThresholdOutOfRange,
+];
 
 const IMAGE: &[ApiError] = &[
     ApiError::MissingField(Param::Image),

@@ -188,6 +188,8 @@ async fn provoke(path: &str, error: &str) -> Answer {
         "duplicate_field.text" | "duplicate_field.image" | "duplicate_field.input" => {
             post(path, format!(r#"{{"{field}":"AAAA","{field}":"AAAA"}}"#))
         }
+        "duplicate_field.model" => post(path, r#"{"model":"a","model":"a"}"#),
+        "duplicate_field.score_threshold" => post(path, r#"{"score_threshold":1,"score_threshold":1}"#),
         "invalid_type.text" | "invalid_type.image" | "invalid_type.input" => with(json!({field: 1})),
         "input_empty.input" => with(json!({"input": []})),
         "too_many_inputs.input" => with(json!({"input": vec!["a"; 33]})),

@@ -31,7 +31,8 @@ impl From<Prism> for PrismAnswer {
 /// Returns one positive and one negative expression of a text.
 ///
 /// A text with nothing to express (an acknowledgement or interjection, a clear agreement or answer, a sentence without
-/// meaning, a mathematical formula) gets the string `"false"` in both fields. The same request gives the same answer.
+/// meaning, a mathematical formula) gets the string `"false"` in both fields. The same request gives the same answer,
+/// unless the server is too busy to improve it.
 #[utoipa::path(
     post,
     path = "/v1/prisms/text",

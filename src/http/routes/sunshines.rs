@@ -15,7 +15,9 @@ pub(in crate::http) struct SunshineAnswer {
     text: String,
 }
 
-/// Returns one encouraging sentence in reply to a text. The same request gives the same answer.
+/// Returns one encouraging sentence in reply to a text.
+///
+/// The same request gives the same answer, unless the server is too busy to improve it.
 #[utoipa::path(
     post,
     path = "/v1/sunshines/text",

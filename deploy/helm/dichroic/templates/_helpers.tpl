@@ -51,7 +51,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end }}
 {{- end }}
 
-{{/* Pause, grace, and five seconds: the server takes up to two after its grace. */}}
+{{/* Pause, grace, and five seconds: the server takes up to three after its grace. */}}
 {{- define "dichroic.terminationSeconds" -}}
 {{- $grace := div (add (int64 .Values.config.shutdown_grace_ms) 999) 1000 }}
 {{- add (int64 .Values.preStopSeconds) $grace 5 }}
