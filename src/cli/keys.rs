@@ -148,12 +148,13 @@ fn revoke(id: &str, path: &Path, now: OffsetDateTime) -> anyhow::Result<()> {
 /// Parses a span from now on (`30d`) or a moment (RFC 3339), which must be to come.
 fn expiry(text: &str, now: OffsetDateTime) -> anyhow::Result<OffsetDateTime> {
     let moment = if let Ok(moment) = OffsetDateTime::parse(text, &Rfc3339) {
-        moment.to_offset(time::UtcOffset::UTC)
+        moment.checked_to_offset(time::UtcOffset::UTC)
     } else {
-        span(text).and_then(|span| now.checked_add(span)).with_context(|| {
-            format!("{text:?} is no time; write a span such as 30d or a time such as 2030-01-31T12:00:00Z")
-        })?
+        span(text).and_then(|span| now.checked_add(span))
     };
+    let moment = moment.with_context(|| {
+        format!("{text:?} is no time; write a span such as 30d or a time such as 2030-01-31T12:00:00Z")
+    })?;
     if moment <= now {
         bail!("{text} is over already; give a time to come");
     }
@@ -248,7 +249,9 @@ mod tests {
 
     #[test]
     fn expiry_refuses_the_past_and_nonsense() {
-        for text in ["", "d", "30", "30y", "-1d", "1.5d", "30\u{e9}", "tomorrow", "2030-01-31", "4294967295w"] {
+        // The last is a moment beyond the last year when told in UTC.
+        let never = "9999-12-31T23:59:59-08:00";
+        for text in ["", "d", "30", "30y", "-1d", "1.5d", "30\u{e9}", "tomorrow", "2030-01-31", "4294967295w", never] {
             let error = expiry(text, noon()).unwrap_err().to_string();
             assert!(error.contains("is no time; write a span such as 30d"), "{error}");
         }

@@ -144,6 +144,11 @@ pub fn loops(text: &str, answer: &str) -> bool {
     sentences(answer).into_iter().any(|sentence| !seen.insert(sentence))
 }
 
+/// Whether a sentence of the answer goes on behind its end, as in "We won!, and": the model hung something on the text.
+pub fn runs_on(text: &str, answer: &str) -> bool {
+    ["!,", "?,"].into_iter().any(|signs| answer.contains(signs) && !text.contains(signs))
+}
+
 /// Whether the answer says the text over again: hardly a word of it is new, and hardly one left out.
 pub fn repeats(text: &str, answer: &str) -> bool {
     let (text, answer) = (units(text), units(answer));
@@ -454,6 +459,18 @@ mod tests {
             ("今日は雨です", "雨です。雨です。", true),
         ] {
             assert_eq!(loops(text, answer), looped, "{answer}");
+        }
+    }
+
+    #[test]
+    fn a_sentence_that_goes_on_behind_its_end_is_seen() {
+        for (text, answer, on) in [
+            ("we drew 2-2!", "We drew 2-2!, and I'm proud of us.", true),
+            ("Who took it?", "Who took it?, I wonder.", true),
+            ("He shouted \"now!\", then left", "He shouted \"now!\", then left, and I'm glad.", false),
+            ("The van comes at 7 p.m.", "The van comes at 7 p.m., and I'm glad.", false),
+        ] {
+            assert_eq!(runs_on(text, answer), on, "{answer}");
         }
     }
 

@@ -3,7 +3,9 @@
 //! Frames build on those before them, so everything up to the last moment taken is unpacked; the moments are spread
 //! over the whole animation, from its first frame to its last. Frames of a large canvas are reduced as they are taken,
 //! so that all of them together have no more pixels than one picture may. Refuses an animation whose unpacking would
-//! exceed a budget of pixels, counted before it begins. GIF is composed here, on one canvas in place: a frame costs its own rectangle, not the canvas.
+//! exceed a budget of pixels, counted before it begins. GIF and WebP are composed here, on one canvas in place: a frame
+//! costs its own rectangle, not the canvas, and is taken away again where the file says so. (The decoder of WebP leaves
+//! such frames where they are, and takes a frame's word for the size of its picture.)
 
 use std::{io::Cursor, num::NonZeroU64};
 
@@ -70,11 +72,66 @@ pub(super) fn png(
 
 pub(super) fn webp(
     mut decoder: WebPDecoder<Cursor<&[u8]>>,
+    bytes: &[u8],
     frames: usize,
     limits: &Limits,
 ) -> Result<Vec<Frame>, ImageError> {
     let orientation = begin(&mut decoder, frames, limits)?;
-    sampled(decoder, &moments(frames, limits.max_frames), orientation, limits)
+    let frames = scan::webp_frames(bytes);
+    let mut canvas = Canvas::new(decoder.dimensions());
+    let (columns, rows) = decoder.dimensions();
+    let mut taken = Vec::new();
+    let moments = moments(frames.len(), limits.max_frames);
+    let mut wanted = moments.iter().copied().peekable();
+    for (index, frame) in frames.iter().enumerate() {
+        if wanted.peek().is_none() {
+            break;
+        }
+        let (left, top) = (i64::from(frame.left), i64::from(frame.top));
+        if frame.left + frame.width > columns || frame.top + frame.height > rows {
+            return Err(ImageError::Corrupt);
+        }
+        let picture = unpacked(frame)?;
+        if frame.blends {
+            imageops::overlay(&mut canvas.picture, &picture, left, top);
+        } else {
+            imageops::replace(&mut canvas.picture, &picture, left, top);
+        }
+        if wanted.next_if_eq(&index).is_some() {
+            let shown = reduced(&canvas.picture, moments.len(), limits).unwrap_or_else(|| canvas.picture.clone());
+            taken.extend(flatten(DynamicImage::ImageRgba8(shown), orientation)?);
+        }
+        if frame.disposed {
+            let side = |side: u32| side as usize;
+            canvas.clear(&Region {
+                left: side(frame.left),
+                top: side(frame.top),
+                width: side(frame.width),
+                height: side(frame.height),
+            });
+        }
+    }
+    Ok(taken)
+}
+
+/// A frame's own picture, unpacked as a still of its own: the decoder then holds the picture to its rectangle.
+fn unpacked(frame: &scan::WebpFrame<'_>) -> Result<RgbaImage, ImageError> {
+    let transparent = !frame.chunks.starts_with(b"VP8 ");
+    let side = |side: u32| (side - 1).to_le_bytes();
+    let ([w0, w1, w2, _], [h0, h1, h2, _]) = (side(frame.width), side(frame.height));
+    let flags = if transparent { 0x10 } else { 0 };
+    let length = u32::try_from(frame.chunks.len() + 22).map_err(|_| ImageError::TooLarge)?;
+    let mut file = Vec::with_capacity(frame.chunks.len() + 31);
+    file.extend(*b"RIFF");
+    file.extend(length.next_multiple_of(2).to_le_bytes());
+    file.extend(*b"WEBPVP8X\x0a\0\0\0");
+    file.extend([flags, 0, 0, 0, w0, w1, w2, h0, h1, h2]);
+    file.extend_from_slice(frame.chunks);
+    if frame.chunks.len() % 2 == 1 {
+        file.push(0);
+    }
+    let decoder = WebPDecoder::new(Cursor::new(file))?;
+    Ok(DynamicImage::from_decoder(decoder)?.into_rgba8())
 }
 
 /// Checks what every frame over the whole canvas would cost; answers which way is up.
@@ -285,6 +342,73 @@ mod tests {
         assert_eq!(rows[3], [red, red, white].concat());
         assert_eq!(rows[4], [red, red, black].concat());
         assert_eq!(frames.len(), 5);
+    }
+
+    /// A chunk of a WebP.
+    fn chunk(name: &str, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).unwrap();
+        let padding = if payload.len() % 2 == 1 { &[0][..] } else { &[] };
+        [name.as_bytes(), &length.to_le_bytes(), payload, padding].concat()
+    }
+
+    /// An animated WebP of three columns and one row; each frame is a rectangle of one colour, with its flags.
+    fn webp_of(frames: &[(u32, u32, [u8; 4], u8)]) -> Vec<u8> {
+        let mut chunks = chunk("VP8X", &[0x12, 0, 0, 0, 2, 0, 0, 0, 0, 0]);
+        chunks.extend(chunk("ANIM", &[0; 6]));
+        for &(left, width, colour, flags) in frames {
+            let mut still = Vec::new();
+            let picture = RgbaImage::from_pixel(width, 1, image::Rgba(colour));
+            picture.write_to(&mut Cursor::new(&mut still), image::ImageFormat::WebP).unwrap();
+            let (x, side) = (u8::try_from(left / 2).unwrap(), u8::try_from(width - 1).unwrap());
+            let rectangle = [x, 0, 0, 0, 0, 0, side, 0, 0, 0, 0, 0, 9, 0, 0, flags];
+            chunks.extend(chunk("ANMF", &[&rectangle, &still[12..]].concat()));
+        }
+        let size = u32::try_from(chunks.len() + 4).unwrap();
+        [b"RIFF", &size.to_le_bytes()[..], b"WEBP", &chunks].concat()
+    }
+
+    fn seen(webp: &[u8]) -> Result<Vec<Vec<u8>>, ImageError> {
+        let frames = crate::imaging::decode(webp, &Limits::default())?;
+        Ok(frames.iter().map(|frame| frame.rgb().to_vec()).collect())
+    }
+
+    #[test]
+    fn webp_frames_are_laid_over_each_other_and_disposed() {
+        const DISPOSE: u8 = 1;
+        const REPLACE: u8 = 2;
+        let (red, green, white, black) = ([255, 0, 0], [0, 255, 0], [255; 3], [0; 3]);
+        let (opaque, clear) = (|[r, g, b]: [u8; 3]| [r, g, b, 255], [0; 4]);
+        let bytes = webp_of(&[
+            (0, 3, opaque(red), 0),
+            (2, 1, opaque(green), DISPOSE),
+            (0, 1, clear, 0),
+            (0, 1, clear, REPLACE),
+        ]);
+        let rows = seen(&bytes).expect("it decodes");
+        assert_eq!(rows[0], [red, red, red].concat());
+        assert_eq!(rows[1], [red, red, green].concat());
+        // What was disposed is gone, and what lay under it; nothing is hidden by a frame that a viewer has taken away.
+        assert_eq!(rows[2..4], [[red, red, white].concat(), [red, red, black].concat()]);
+        assert_eq!(rows[4..], [[white, red, white].concat(), [black, red, black].concat()]);
+    }
+
+    #[test]
+    fn a_webp_frame_of_another_size_than_its_rectangle_is_refused() {
+        let sound = webp_of(&[(0, 3, [255; 4], 0)]);
+        assert!(seen(&sound).is_ok());
+        let at = sound.windows(4).position(|name| name == b"ANMF").unwrap();
+        let mut short = sound;
+        short[at + 8 + 6] = 1;
+        assert_eq!(seen(&short), Err(ImageError::Corrupt));
+        // The decoder looks for the transparency of each pixel of the picture, of which the rectangle has fewer.
+        let lossy = &include_bytes!("../../tests/fixtures/images/clear.webp")[30..];
+        assert!(lossy.starts_with(b"ALPH"));
+        let mut larger = chunk("VP8X", &[0x12, 0, 0, 0, 2, 0, 0, 0, 0, 0]);
+        larger.extend(chunk("ANIM", &[0; 6]));
+        larger.extend(chunk("ANMF", &[&[0; 16], lossy].concat()));
+        let size = u32::try_from(larger.len() + 4).unwrap();
+        let larger = [b"RIFF", &size.to_le_bytes()[..], b"WEBP", &larger].concat();
+        assert_eq!(seen(&larger), Err(ImageError::Corrupt));
     }
 
     #[test]

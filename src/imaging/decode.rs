@@ -78,7 +78,11 @@ fn webp(bytes: &[u8], limits: &Limits) -> Result<Vec<Frame>, ImageError> {
         return Err(ImageError::TooLarge);
     }
     let decoder = WebPDecoder::new(Cursor::new(bytes))?;
-    if decoder.has_animation() { animation::webp(decoder, survey.frames, limits) } else { still(decoder, limits) }
+    if decoder.has_animation() {
+        animation::webp(decoder, bytes, survey.frames, limits)
+    } else {
+        still(decoder, limits)
+    }
 }
 
 fn bmp(bytes: &[u8], limits: &Limits) -> Result<Vec<Frame>, ImageError> {

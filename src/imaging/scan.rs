@@ -117,20 +117,69 @@ pub(super) fn png(bytes: &[u8]) -> Option<Png> {
 
 /// `None` when the file is cut off inside a chunk.
 pub(super) fn webp(bytes: &[u8]) -> Option<Webp> {
-    let end = (le32(bytes, 4)? as usize).checked_add(8)?;
-    if end > bytes.len() {
-        return None;
-    }
     let mut survey = Webp { frames: 0, largest: 0 };
-    webp_chunks(bytes.get(12..end)?, &mut survey, true)?;
+    webp_chunks(webp_body(bytes)?, &mut survey, true)?;
     Some(survey)
+}
+
+/// The chunks: what follows them is no part of the picture.
+fn webp_body(bytes: &[u8]) -> Option<&[u8]> {
+    bytes.get(12..(le32(bytes, 4)? as usize).checked_add(8)?)
+}
+
+/// A frame of an animated WebP.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct WebpFrame<'a> {
+    pub(super) left: u32,
+    pub(super) top: u32,
+    pub(super) width: u32,
+    pub(super) height: u32,
+    /// Whether it is laid over what is there, or takes its place.
+    pub(super) blends: bool,
+    /// Whether its rectangle is cleared after it was shown.
+    pub(super) disposed: bool,
+    /// The chunks of its picture.
+    pub(super) chunks: &'a [u8],
+}
+
+/// The frames, of a file that [`webp`] found whole.
+pub(super) fn webp_frames(bytes: &[u8]) -> Vec<WebpFrame<'_>> {
+    let mut frames = Vec::new();
+    let mut rest = webp_body(bytes).unwrap_or_default();
+    while let Some((kind, payload)) = webp_chunk(&mut rest) {
+        if kind == b"ANMF" {
+            frames.extend(webp_frame(payload));
+        }
+    }
+    frames
+}
+
+fn webp_frame(payload: &[u8]) -> Option<WebpFrame<'_>> {
+    let flags = payload.get(15)?;
+    Some(WebpFrame {
+        left: le24(payload, 0)? * 2,
+        top: le24(payload, 3)? * 2,
+        width: le24(payload, 6)? + 1,
+        height: le24(payload, 9)? + 1,
+        blends: flags & 2 == 0,
+        disposed: flags & 1 != 0,
+        chunks: payload.get(16..)?,
+    })
+}
+
+/// The next chunk's name and payload.
+fn webp_chunk<'a>(rest: &mut &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+    let length = le32(rest, 4)? as usize;
+    let chunk = (rest.get(..4)?, rest.get(8..length.checked_add(8)?)?);
+    // Chunks are padded to an even length, the last one not always.
+    *rest = rest.get(8 + length + length % 2..).unwrap_or_default();
+    Some(chunk)
 }
 
 fn webp_chunks(mut bytes: &[u8], survey: &mut Webp, outer: bool) -> Option<()> {
     while bytes.len() >= 8 {
-        let length = le32(bytes, 4)? as usize;
-        let payload = bytes.get(8..length.checked_add(8)?)?;
-        match bytes.get(..4)? {
+        let (kind, payload) = webp_chunk(&mut bytes)?;
+        match kind {
             b"ANMF" if outer => {
                 survey.frames += 1;
                 let area = (u64::from(le24(payload, 6)?) + 1) * (u64::from(le24(payload, 9)?) + 1);
@@ -152,8 +201,6 @@ fn webp_chunks(mut bytes: &[u8], survey: &mut Webp, outer: bool) -> Option<()> {
             }
             _ => {}
         }
-        // Chunks are padded to an even length, the last one not always.
-        bytes = bytes.get(8 + length + length % 2..).unwrap_or_default();
     }
     Some(())
 }

@@ -101,7 +101,7 @@ struct Quality {
     repeats: bool,
     /// It is surely in another language than the input.
     foreign: bool,
-    /// It ends where a sentence ends, and says nothing twice.
+    /// It ends where a sentence ends, does not go on behind one, and says nothing twice.
     whole: bool,
     /// Share of the input's names and numbers that it keeps, from 0 to 1. Replies need none.
     facts: f64,
@@ -356,7 +356,7 @@ fn assess(text: &str, task: Task, answer: &Written, judgement: Judgement, bound:
         fitness,
         repeats: likeness::repeats(text, said),
         foreign: language::differs(text, said),
-        whole: *whole && !likeness::loops(text, said),
+        whole: *whole && !likeness::loops(text, said) && !likeness::runs_on(text, said),
         facts,
         invented: likeness::facts_invented(text, said, language),
         denial: if drops_not { 0.0 } else { 1.0 },

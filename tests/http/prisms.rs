@@ -98,9 +98,10 @@ async fn an_answer_that_may_be_given_out_stands_when_no_better_one_can_be_made()
 #[tokio::test]
 async fn an_answer_that_may_be_given_out_stands_when_a_better_one_takes_too_long() {
     let server = Server::with(Setup { timeout: Duration::from_secs(1), ..Setup::default() });
-    let answer = server.post(PRISMS, &json!({"text": "scribe:vague scribe:late 4711"})).await;
+    let answer =
+        server.post(PRISMS, &json!({"text": "I was scribe:vague and then scribe:late for the 4711 of them."})).await;
     answer.assert_ok();
-    assert_eq!(answer.json()["positive"], "The bright side of cj characters.");
+    assert_eq!(answer.json()["positive"], "The bright side of gb characters.");
     assert_eq!(server.metrics.regenerated.with_label_values(&["facts"]).get(), 2);
 }
 

@@ -117,15 +117,7 @@ pub(super) struct Progress<R> {
 
 impl<R> Default for Progress<R> {
     fn default() -> Self {
-        Self {
-            finished: Vec::new(),
-            gone: Vec::new(),
-            tokens: 0,
-            prefix_hits: 0,
-            shared: 0,
-            guessed: 0,
-            accepted: 0,
-        }
+        Self { finished: Vec::new(), gone: Vec::new(), tokens: 0, prefix_hits: 0, shared: 0, guessed: 0, accepted: 0 }
     }
 }
 
