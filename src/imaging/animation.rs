@@ -206,7 +206,7 @@ pub(super) fn gif(bytes: &[u8], limits: &Limits) -> Result<Vec<Frame>, ImageErro
     Ok(taken)
 }
 
-/// The GIF screen, as large as viewers make it. Starts transparent: they ignore the background colour.
+/// What is shown of a GIF or a WebP, as large as viewers make it. Starts transparent: they ignore the background colour.
 struct Canvas {
     picture: RgbaImage,
 }

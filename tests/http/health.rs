@@ -7,7 +7,7 @@ use dichroic::{
 };
 use serde_json::json;
 
-use crate::support::{GUARD_TEXT, Server, Setup, bare, sound};
+use crate::support::{GUARD_IMAGE, GUARD_TEXT, Server, Setup, bare, sound};
 
 #[tokio::test]
 async fn alive_also_while_stopping() {
@@ -64,6 +64,20 @@ async fn a_model_that_has_just_worked_is_ready_without_a_canary() {
         // The text classifier's one batch is the request, the image classifier's one is its canary.
         let line = format!("dichroic_batch_size_count{{component=\"{component}\",model=\"double\"}} {batches}");
         assert!(metrics.text().lines().any(|found| found == line), "no {line} in\n{}", metrics.text());
+    }
+}
+
+#[tokio::test]
+async fn of_the_text_reader_only_what_has_not_worked_gets_a_canary() {
+    let server = Server::new();
+    // A picture without text is the detector's work alone.
+    server.post(GUARD_IMAGE, &sound(GUARD_IMAGE)).await.assert_ok();
+    server.get("/readyz").await.assert_ok();
+    let metrics = server.get("/metrics").await;
+    for component in ["detector", "orientation", "recogniser"] {
+        let counted = format!("dichroic_batch_size_count{{component=\"{component}\",");
+        let line = metrics.text().lines().find(|line| line.starts_with(&counted));
+        assert!(line.is_some_and(|line| line.ends_with(" 1")), "{component}: {line:?}");
     }
 }
 
