@@ -291,7 +291,9 @@ class _Graph:
             spread, middle = self._spread(site, len(weight))
             self.node("Mul", [x, self.constant(f"{output}.narrowing", 1 / spread)], f"{output}.narrow")
             self.node("Sub", [f"{output}.narrow", self.constant(f"{output}.offset", middle / spread)], f"{output}.even")
-            x, weight, bias = f"{output}.even", weight * spread[:, None], bias + middle @ weight
+            # In double precision, as BLAS adds in an order of the processor's own: one commit, the same bytes everywhere.
+            shift = (middle.astype(np.float64) @ weight.astype(np.float64)).astype(np.float32)
+            x, weight, bias = f"{output}.even", weight * spread[:, None], bias + shift
         exact = self.tensors.get(f"{site}.exact")
         if exact is None:
             return self._rounded(x, site, weight, bias, output)

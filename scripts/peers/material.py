@@ -122,7 +122,8 @@ class Material:
 
     def generator(self, model: str) -> Generator:
         tuned = self.component(model, "generator")
-        plain = {key: value for key, value in tuned.recipe.items() if key != "adapter"}
+        # With the whole head: the others multiply all of it.
+        plain = {key: value for key, value in tuned.recipe.items() if key not in ("adapter", "vocabulary")}
         base = dataclasses.replace(tuned, recipe=plain, target=self.folder / model / "generator")
         with self._places.locked(self._say):
             install(base, Progress(quiet=True))
