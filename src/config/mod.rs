@@ -25,6 +25,7 @@ use figment::{
     providers::{Format, Toml},
 };
 use secrecy::{ExposeSecret, SecretString};
+use tracing_subscriber::EnvFilter;
 
 pub use raw::{Auto, Kind, NumberOrAuto, PREFIX, SECRETS, SETTINGS, ServeFlags, Setting};
 
@@ -547,7 +548,8 @@ impl Validator<'_> {
         };
         // Empty ones are passed over, as tracing does; spaces around a level are not.
         let mut directives = value.split(',').filter(|directive| !directive.is_empty()).peekable();
-        if directives.peek().is_some() && directives.all(sound) { Ok(value) } else { Err(self.invalid("log")) }
+        let sound = directives.peek().is_some() && directives.all(sound) && EnvFilter::try_new(&value).is_ok();
+        if sound { Ok(value) } else { Err(self.invalid("log")) }
     }
 
     /// An empty one is none, so that a template may always write the setting.
@@ -831,7 +833,20 @@ mod tests {
             let config = load(None, &[("DICHROIC_LOG", sound)], &[]).unwrap();
             assert_eq!(config.log, sound);
         }
-        for wrong in ["", ",", " ", "warning", "inof", " info", "info ", "info, debug", "info,inof", "dichroic"] {
+        for wrong in [
+            "",
+            ",",
+            " ",
+            "warning",
+            "inof",
+            " info",
+            "info ",
+            "info, debug",
+            "info,inof",
+            "dichroic",
+            "dichroic=loud",
+            "info,[a",
+        ] {
             assert_eq!(
                 refusal(None, &[], &["--log", wrong]),
                 "log, set by the flag --log, must be off, error, warn, info, debug, trace, or a filter such as \

@@ -75,7 +75,11 @@ impl<T: Payload> FromRequest<SharedState> for Valid<T> {
             T::parse(&held.bytes)?
         } else {
             let span = tracing::Span::current();
-            let parse = move || span.in_scope(|| T::parse(&held.bytes));
+            let parse = move || {
+                // All of it: a caller who leaves must not give back room that the bytes still take.
+                let held = held;
+                span.in_scope(|| T::parse(&held.bytes))
+            };
             let parsed = tokio::task::spawn_blocking(parse).await;
             // What the panic said may quote the body; its place has been logged.
             parsed.map_err(|_| {

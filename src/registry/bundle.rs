@@ -350,11 +350,12 @@ pub(super) fn sha256(path: &Path, progress: &dyn Progress) -> io::Result<String>
     hashed(&mut File::open(path)?, &mut io::sink(), progress)
 }
 
-/// Copies a file and its mode; answers its size and the hex SHA-256 of what was read.
+/// Copies a file and its mode, down to the disk; answers its size and the hex SHA-256 of what was read.
 pub(super) fn copy(source: &Path, target: &Path, progress: &dyn Progress) -> io::Result<(u64, String)> {
     let (mut source, mut target) = (File::open(source)?, File::create(target)?);
     target.set_permissions(source.metadata()?.permissions())?;
     let sha256 = hashed(&mut source, &mut target, progress)?;
+    target.sync_all()?;
     Ok((target.metadata()?.len(), sha256))
 }
 

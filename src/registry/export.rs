@@ -5,7 +5,8 @@
 //! tasks that nothing here could feed. Reads and copies files; runs on the main thread.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Write as _},
     path::{Path, PathBuf},
 };
 
@@ -181,7 +182,13 @@ impl Export {
             text_reader: None,
         };
         let text = serde_json::to_string_pretty(&manifest).map_err(json)? + "\n";
-        fs::write(&path, text).map_err(file(&path))
+        // After a power cut a manifest must not name what is not there.
+        let written = fs::File::create(&path).and_then(|mut manifest| {
+            manifest.write_all(text.as_bytes())?;
+            manifest.sync_all()?;
+            fs::File::open(target)?.sync_all()
+        });
+        written.map_err(file(&path))
     }
 
     /// The files of the graph's weights, with the names that the graph knows them by.

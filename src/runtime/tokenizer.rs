@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use tokenizers::Tokenizer;
+use tokenizers::{AddedToken, Tokenizer};
 
 use super::{RuntimeError, TextTokens, Window, normalise::normalise};
 use crate::registry::{
@@ -104,7 +104,16 @@ impl PromptTokenizer {
     /// # Errors
     /// As [`Self::open`].
     pub fn read(path: &Path) -> Result<Self, RuntimeError> {
-        Ok(Self { control: read(path, false)?, plain: read(path, true)? })
+        let mut plain = read(path, true)?;
+        // Exports leave some of theirs unmarked, such as "<tool_call>"; runs of spaces are no control tokens.
+        let unmarked: Vec<AddedToken> = plain
+            .get_added_tokens_decoder()
+            .into_values()
+            .filter(|token| !token.special && !token.content.trim().is_empty())
+            .map(|token| AddedToken { special: true, ..token })
+            .collect();
+        plain.add_special_tokens(unmarked).map_err(|error| RuntimeError::Load(error.to_string()))?;
+        Ok(Self { control: read(path, false)?, plain })
     }
 
     /// Compares the tokenizer with a generator of elsewhere that has `vocab` logits.

@@ -228,7 +228,7 @@ impl Services {
 
     /// Whether every installed model answers, by work or a canary inference that is at most a few seconds old.
     pub async fn readiness(&self) -> Readiness {
-        self.readiness.check(&self.models, self.options.device).await
+        self.readiness.check(&self.models, self.options.device, &self.metrics).await
     }
 
     /// Measures each text classifier, one after the other and only while nothing waits for it, and has it take batches

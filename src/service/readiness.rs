@@ -10,7 +10,10 @@ use serde::Serialize;
 use tokio::{sync::Mutex, time::timeout};
 
 use super::{ImageGuardian, Models, ServiceError, TextGuardian, TextReader, Writer};
-use crate::domain::{Device, ModelId};
+use crate::{
+    domain::{Device, ModelId},
+    telemetry::Metrics,
+};
 
 /// How long a success counts as proof: probes come often and must cost little, and on a busy server they must not wait
 /// in the queues of the very models that prove themselves by the work.
@@ -45,14 +48,20 @@ pub struct ModelStatus {
     pub device: Device,
 }
 
-/// The last result and when it was found.
+/// The last good result and when it was found. A bad one is not kept: whoever asks twice before acting on it is to hear
+/// of two failures.
 #[derive(Default)]
 pub(super) struct Probe {
     last: Mutex<Option<(Instant, Readiness)>>,
 }
 
 impl Probe {
-    pub(super) async fn check(&self, models: &BTreeMap<ModelId, Models>, device: Device) -> Readiness {
+    pub(super) async fn check(
+        &self,
+        models: &BTreeMap<ModelId, Models>,
+        device: Device,
+        metrics: &Metrics,
+    ) -> Readiness {
         // Held across the canaries: many probes at once cause one inference.
         let mut last = self.last.lock().await;
         if let Some((at, readiness)) = last.as_ref()
@@ -69,20 +78,25 @@ impl Probe {
                 distinct.push(part);
             }
         }
+        let told = |id: ModelId, part: Part<'_>, ready: bool| {
+            metrics.ready.with_label_values(&[id.as_str(), part.component()]).set(i64::from(ready));
+        };
+        // Not until the answer: for one that never comes, the prober does not wait.
+        for &(id, part) in parts.iter().filter(|(_, part)| !part.answered_of_late()) {
+            told(id, part, false);
+        }
         let answers = join_all(distinct.iter().map(|part| part.answers())).await;
         let statuses: Vec<ModelStatus> = parts
             .into_iter()
-            .map(|(id, part)| ModelStatus {
-                id,
-                component: part.component(),
-                ready: distinct.iter().zip(&answers).any(|(other, &answers)| answers && other.is(part)),
-                sha256: part.digest().to_owned(),
-                device,
+            .map(|(id, part)| {
+                let ready = distinct.iter().zip(&answers).any(|(other, &answers)| answers && other.is(part));
+                told(id, part, ready);
+                ModelStatus { id, component: part.component(), ready, sha256: part.digest().to_owned(), device }
             })
             .collect();
         let ready = !statuses.is_empty() && statuses.iter().all(|status| status.ready);
         let readiness = Readiness { ready, models: statuses };
-        *last = Some((Instant::now(), readiness.clone()));
+        *last = ready.then(|| (Instant::now(), readiness.clone()));
         readiness
     }
 }
@@ -138,15 +152,18 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Whether it has answered of late, or does so now.
-    async fn answers(self) -> bool {
-        let of_late = match self {
+    fn answered_of_late(self) -> bool {
+        match self {
             Self::Generator(model) => model.answered_within(FRESH),
             Self::Text(model) => model.answered_within(FRESH),
             Self::Image(model) => model.answered_within(FRESH),
             Self::Ocr(model) => model.answered_within(FRESH),
-        };
-        if of_late {
+        }
+    }
+
+    /// Whether it has answered of late, or does so now.
+    async fn answers(self) -> bool {
+        if self.answered_of_late() {
             return true;
         }
         let canary = async {

@@ -33,6 +33,9 @@ pub struct Metrics {
     pub trace_posts: IntCounterVec,
     /// 1 for every loaded model, with its hash and device.
     pub model_info: IntGaugeVec,
+    /// 1 for every model that had answered of late when readiness was last asked for; 0 where it had not, or the answer
+    /// is still out.
+    pub ready: IntGaugeVec,
     /// Seconds spent on turning texts into tokens.
     pub tokenization_seconds: Histogram,
     /// Seconds spent on decoding and resizing a picture.
@@ -105,6 +108,10 @@ pub const OUTCOMES: [&str; 2] = ["sent", "failed"];
 
 const MODEL: &[&str] = &["model", "component"];
 const SECONDS: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+/// Finer where people give up, and one behind the default deadline.
+const REQUEST_SECONDS: &[f64] = &[
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 35.0,
+];
 const SIZES: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0];
 const SHARES: &[f64] = &[0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0];
 
@@ -124,7 +131,7 @@ impl Metrics {
                 "request_duration_seconds",
                 "Seconds from the request line to the answer.",
                 &["operation"],
-                SECONDS,
+                REQUEST_SECONDS,
             )?,
             in_flight: make.gauge("requests_in_flight", "Requests being answered.")?,
             rejected: make.counters(
@@ -142,6 +149,7 @@ impl Metrics {
             task_panics: make.counters("task_panics_total", "Panics outside of the models' workers.", &["task"])?,
             trace_posts: make.counters("trace_posts_total", "Batches of spans posted.", &["outcome"])?,
             model_info: make.gauges("model_info", "Loaded models.", &["model", "component", "sha256", "device"])?,
+            ready: make.gauges("ready", "Models that answer, when readiness was last asked for.", MODEL)?,
             tokenization_seconds: make.histogram("tokenization_duration_seconds", "Seconds to tokenise a text.")?,
             image_seconds: make
                 .histogram("image_decode_duration_seconds", "Seconds to decode and resize a picture.")?,

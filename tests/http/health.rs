@@ -7,7 +7,7 @@ use dichroic::{
 };
 use serde_json::json;
 
-use crate::support::{GUARD_IMAGE, GUARD_TEXT, Server, Setup, bare, sound};
+use crate::support::{GUARD_IMAGE, GUARD_TEXT, Server, Setup, bare, doubles::SLOW, sound};
 
 #[tokio::test]
 async fn alive_also_while_stopping() {
@@ -65,6 +65,26 @@ async fn a_model_that_has_just_worked_is_ready_without_a_canary() {
         let line = format!("dichroic_batch_size_count{{component=\"{component}\",model=\"double\"}} {batches}");
         assert!(metrics.text().lines().any(|found| found == line), "no {line} in\n{}", metrics.text());
     }
+}
+
+#[tokio::test]
+async fn a_model_whose_answer_is_out_counts_as_not_ready() {
+    let server = Server::new();
+    let told = async || {
+        let metrics = server.get("/metrics").await;
+        let found = metrics.text().lines().find(|line| line.starts_with("dichroic_ready{component=\"text\","));
+        found.map(|line| line.rsplit(' ').next().unwrap().to_owned())
+    };
+    assert_eq!(told().await, None, "nobody has asked");
+    let busy = json!({"text": "reader:slow"});
+    tokio::join!(async { server.post(GUARD_TEXT, &busy).await.assert_ok() }, async {
+        tokio::time::sleep(SLOW / 4).await;
+        // A prober that does not wait long enough to be told.
+        tokio::time::timeout(SLOW / 4, server.get("/readyz")).await.unwrap_err();
+        assert_eq!(told().await.as_deref(), Some("0"));
+    });
+    server.get("/readyz").await.assert_ok();
+    assert_eq!(told().await.as_deref(), Some("1"));
 }
 
 #[tokio::test]

@@ -97,7 +97,8 @@ pub(super) fn run(args: &AddArgs, config: &Config) -> anyhow::Result<()> {
     .with_context(|| {
         format!("{} is not added, because it does not answer as it must; try another export of it", args.dir.display())
     })?;
-    swap(&fresh, &target, &staging.path().join("old")).with_context(|| {
+    let swapped = swap(&fresh, &target, &staging.path().join("old")).and_then(|()| fs::File::open(build)?.sync_all());
+    swapped.with_context(|| {
         format!("cannot move the model to {}; run this as the owner of the models", target.display())
     })?;
     tell(args.id, component, &bundle, &target, &remarks)?;
