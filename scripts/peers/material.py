@@ -155,7 +155,8 @@ class Material:
         kind = encoder.backbone(component.recipe)
         tensors = encoder.merge(
             encoder.load_base(
-                self._sources.locate(component.source.name)[kind.weights], component.recipe.get("layers")
+                self._sources.locate(component.source.name, component.any_source)[kind.weights],
+                component.recipe.get("layers"),
             ),
             load_file(component.folder / component.recipe["delta"]),
         )
