@@ -74,7 +74,9 @@ class Text:
     """The text classifier, its stock export and what is asked."""
 
     bundle: Path
+    # The export that is measured alone, which STOCK_MINILM may name, and ours, whose heads a server needs.
     stock: Path
+    served: Path
     products: Path
     layers: int
     windows: list[list[int]]
@@ -187,6 +189,7 @@ class Material:
         return Text(
             component.target,
             Path(own) if own else folder / "stock.int8.onnx",
+            folder / "stock.int8.onnx",
             folder / "products.onnx",
             encoder.layer_count(tensors),
             windows,
