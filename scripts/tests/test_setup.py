@@ -302,7 +302,9 @@ def test_too_little_disk_is_said_up_front(monkeypatch: pytest.MonkeyPatch, tmp_p
         places.need_space(tmp_path / "not" / "there", 1_900_000_000, "Set-up")
 
 
-def test_a_checkout_on_another_disk_needs_room_for_copies(monkeypatch: pytest.MonkeyPatch, clone: FakeCheckout) -> None:
+def test_a_checkout_on_another_disk_needs_room_for_copies(
+    clone: FakeCheckout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     setup = load_script("setup")
     clone.cache.mkdir()
     needs: dict[Path, int] = {}
