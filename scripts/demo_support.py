@@ -25,6 +25,8 @@ from typing import Any
 READY_SECONDS = 180
 ANSWER_SECONDS = 120
 STOP_SECONDS = 30
+# What the caller's environment may say to a server that is started here: where files lie, not how it works.
+KEPT = ("DICHROIC_MODELS_DIR", "DICHROIC_RUNTIME_LIBRARY")
 
 
 class DemoError(Exception):
@@ -34,6 +36,14 @@ class DemoError(Exception):
 def make_key() -> str:
     """An API key in the product's form: 8 characters name it, 40 guard it (160 bits), and `_` only parts them."""
     return f"dk_{secrets.token_hex(4)}_{secrets.token_hex(20)}"
+
+
+def end_in_order(script: str) -> None:
+    """Lets SIGTERM and SIGHUP end a script by way of its `finally`, where what it started is stopped."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # Whoever began it with nohup wants it to go on.
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda *_: sys.exit(f"{script}: stopped."))
 
 
 class Server:
@@ -74,19 +84,22 @@ class Server:
 def running(binary: str, root: Path, **settings: str) -> Iterator[Server]:
     """Starts the server, waits until it is ready, and stops it with SIGTERM.
 
-    `settings` are environment variables of this server alone.
+    `settings` are environment variables of this server alone. Those of the
+    caller's that are its settings, and the file dichroic.toml, do not count:
+    what is measured or shown is to be the same everywhere.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     key = make_key()
+    environment = {name: told for name, told in os.environ.items() if not name.startswith("DICHROIC_") or name in KEPT}
     # Its only caller may ask faster than the default limit allows.
-    environment = dict(os.environ, **settings, DICHROIC_API_KEY=key, DICHROIC_USAGE_LIMIT="0")
+    environment |= {**settings, "DICHROIC_API_KEY": key, "DICHROIC_USAGE_LIMIT": "0"}
     with tempfile.TemporaryFile() as log:
         started = time.perf_counter()
         try:
             process = subprocess.Popen(
-                [binary, "serve", "--listen", f"127.0.0.1:{port}"],
+                [binary, "serve", "--listen", f"127.0.0.1:{port}", "--config", os.devnull],
                 cwd=root,
                 env=environment,
                 stdin=subprocess.DEVNULL,

@@ -233,6 +233,8 @@ def install(component: Component, progress: Progress, force: bool = False) -> No
     started = time.monotonic()
     how = "up to date"
     if force:
+        # What is needed to build anew must be there before the kept build goes.
+        component.sources.locate(component.source.name, component.any_source)
         remove(component.kept())
     if force or not component.is_current():
         how = "from the cache"

@@ -12,6 +12,7 @@ import hashlib
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,9 @@ from .progress import Progress
 # Measured: wheels kept in the cache, and the environment made of them.
 WHEELS_BYTES = 133_000_000
 VENV_BYTES = 570_000_000
+
+# What pip says of kept wheels that are damaged or gone.
+_DAMAGED = re.compile(r"DO NOT MATCH THE HASHES|BadZipFile|is invalid|No matching distribution")
 
 DEVICES = ("cpu", "cuda")
 
@@ -111,10 +115,12 @@ def make_environment(places: Places, progress: Progress) -> None:
     made = _run([sys.executable, "-m", "venv", str(places.venv)])
     if made.returncode != 0:
         remove(places.venv)
-        raise SetupError(
-            f"{sys.executable} -m venv failed: install Python's venv module (Debian and Ubuntu: apt install"
-            " python3-venv), then run again."
-        )
+        if "ensurepip is not available" in made.stdout:
+            raise SetupError(
+                f"{sys.executable} -m venv failed: install Python's venv module (Debian and Ubuntu: apt install"
+                " python3-venv), then run again."
+            )
+        raise from_client("venv", "the Python environment .venv", made.stdout)
     locked = ["--require-hashes", "--only-binary=:all:", "--no-deps", "-r", str(places.scripts / "requirements.lock")]
     pip = [str(places.venv_python), "-m", "pip", "--disable-pip-version-check", "--no-cache-dir"]
     if not wheels.is_dir():
@@ -123,22 +129,20 @@ def make_environment(places: Places, progress: Progress) -> None:
         # Wheels of an interrupted run are kept: pip takes those whose hash is right.
         partial.mkdir(parents=True, exist_ok=True)
         download = [*pip, "download", "--progress-bar", "off", "--retries", "3", "--dest", str(partial), *locked]
-        _pip(download, "the Python packages of scripts/requirements.lock")
+        _pip(download)
         partial.rename(wheels)
     install = [*pip, "install", "--progress-bar", "off", "--no-index", "--find-links", str(wheels), *locked]
-    try:
-        _pip(install, "the Python packages of scripts/requirements.lock")
-    except SetupError:
-        # The kept wheels may be damaged: the next run fetches them again.
-        remove(wheels)
-        raise
+    _pip(install, wheels)
     write_json(_stamp(places), _state(places))
 
 
-def _pip(command: list[str], wanted: str) -> None:
+def _pip(command: list[str], wheels: Path | None = None) -> None:
+    """Runs pip. Kept `wheels` that it finds damaged are removed, so that the next run fetches them again."""
     done = _run(command)
     if done.returncode != 0:
-        raise from_client("pip", wanted, done.stdout)
+        if wheels is not None and _DAMAGED.search(done.stdout):
+            remove(wheels)
+        raise from_client("pip", "the Python packages of scripts/requirements.lock", done.stdout)
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:

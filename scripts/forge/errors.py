@@ -37,9 +37,11 @@ def from_os_error(error: OSError, place: Path) -> SetupError:
     """What a failed write or read at `place` means to the user."""
     path = error.filename or place
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        # Of a copy the second is what is written.
+        full = error.filename2 or path
+        moved = " or set DICHROIC_CACHE to a folder on a larger disk" if Path(full).is_relative_to(place) else ""
         return SetupError(
-            f"The disk that holds {path} is full: free some space or set DICHROIC_CACHE to a folder"
-            " on a larger disk, then run again (finished downloads are kept)."
+            f"The disk that holds {full} is full: free some space{moved}, then run again (finished downloads are kept)."
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return SetupError(
@@ -58,8 +60,12 @@ def from_client(client: str, wanted: str, output: str) -> SetupError:
     """
     if "No space left on device" in output or "ENOSPC" in output:
         return SetupError(
-            f"The disk is full while fetching {wanted}: free some space or set DICHROIC_CACHE to a"
-            " folder on a larger disk, then run again (finished downloads are kept)."
+            f"The disk is full while fetching {wanted}: free some space, where the checkout lies too, or set"
+            " DICHROIC_CACHE to a folder on a larger disk, then run again (finished downloads are kept)."
+        )
+    if "Permission denied" in output or "Read-only file system" in output:
+        return SetupError(
+            f"{client} may not write {wanted}: make the checkout and the cache writable for this user, then run again."
         )
     if "DO NOT MATCH THE HASHES" in output:
         return SetupError(

@@ -116,7 +116,10 @@ class Sources:
         if own:
             return _own_copy(source, Path(own).expanduser(), any_bytes)
         if not self.have(source):
-            raise SetupError(f"The source {name} is not in the cache: run scripts/setup to fetch it.")
+            raise SetupError(
+                f"The source {name} is not in the cache: run scripts/setup --source {name}, which fetches it, or set"
+                f" {source.variable} to a copy of it."
+            )
         return {file.role: self.folder(source) / file.path for file in source.files}
 
 

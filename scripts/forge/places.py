@@ -98,8 +98,7 @@ def need_space(folder: Path, need: int, what: str) -> None:
     if free < need:
         raise SetupError(
             f"{what} needs {human_size(need)} of disk space in {folder}, where {human_size(free)} is"
-            " free: free some space, name fewer MODELS, or set DICHROIC_CACHE to a folder on a"
-            " larger disk."
+            " free: free some space, name fewer MODELS, or use a larger disk (DICHROIC_CACHE moves the cache)."
         )
 
 

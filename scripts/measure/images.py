@@ -29,6 +29,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "train"))
 
 from image_heads import PLANS  # noqa: E402
 
+# As `MAX_BYTES` in src/domain/image.rs. Of a far larger body the server hangs up before all of it is sent.
+MOST_BYTES = 10 * 2**20
 # The highest scores of harmless pictures that are told of a category.
 HIGHEST = 3
 
@@ -102,6 +104,8 @@ def ask_all(
 
 
 def _answer(talk: Talk, source: str, place: str, data: bytes) -> Answer:
+    if len(data) > MOST_BYTES:
+        return Answer(source, None, "image_too_large", 0.0)
     reply = talk.ask(IMAGE, image=base64.b64encode(data).decode())
     if reply.status == 400 and reply.code != "unknown_model":
         return Answer(source, None, reply.code, reply.seconds)

@@ -130,8 +130,11 @@ def report(results: list[Result], model: str, seed: int, cjk: str | None, level:
         f"{mark} Text reader of {model}, on {len(results):,} drawn pictures",
         "",
         f"- Drawn by `scripts/measure/pages.py`, seed {seed}, letters of 12 to 48 pixels. {fonts}",
-        "- An error is a character to insert, delete or replace; white space and the width of forms do not count.",
-        "- Verdicts: the five booleans for the picture against those for its text, asked of the running server.",
+        "- An error is a character to insert, delete or replace; a run of white space is one blank, and the width of"
+        " forms does not count.",
+        "- Verdicts: the five booleans for the picture against those for its text, asked of the running server."
+        f" Pictures with more than {MOST_CHARACTERS} characters are not asked about, and in no share of equal"
+        " verdicts.",
         "",
         "| | Pictures | Asked for | Measured |",
         "| --- | --- | --- | --- |",

@@ -132,7 +132,8 @@ def make(places: Places, say: Callable[[str], None]) -> Peers:
 
 def _build(peers: Peers, archive: Path, work: Path) -> None:
     with tarfile.open(archive) as members:
-        members.extractall(work, filter="data")
+        # Python 3.11.0 to 3.11.3 have no filters; the archive's hash is pinned.
+        members.extractall(work, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     (source,) = work.glob("llama_cpp_python-*/vendor/llama.cpp")
     build = work / "build"
     cmake = str(peers.root / "bin" / "cmake")

@@ -74,7 +74,9 @@ class Text:
     """The text classifier, its stock export and what is asked."""
 
     bundle: Path
+    # The export that is measured alone, which STOCK_MINILM may name, and ours, whose heads a server needs.
     stock: Path
+    served: Path
     products: Path
     layers: int
     windows: list[list[int]]
@@ -156,7 +158,8 @@ class Material:
         kind = encoder.backbone(component.recipe)
         tensors = encoder.merge(
             encoder.load_base(
-                self._sources.locate(component.source.name)[kind.weights], component.recipe.get("layers")
+                self._sources.locate(component.source.name, component.any_source)[kind.weights],
+                component.recipe.get("layers"),
             ),
             load_file(component.folder / component.recipe["delta"]),
         )
@@ -187,6 +190,7 @@ class Material:
         return Text(
             component.target,
             Path(own) if own else folder / "stock.int8.onnx",
+            folder / "stock.int8.onnx",
             folder / "products.onnx",
             encoder.layer_count(tensors),
             windows,

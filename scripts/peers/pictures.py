@@ -30,8 +30,8 @@ def _classifier(bench: Bench, raw: Raw) -> Outcome:
 def _load(bench: Bench, name: str, parts: list[str]) -> Outcome:
     with bench.server(bench.material.served(name, parts), [CLASSIFIER]) as server:
         ask_ = (bench, server.port, server.key, PATH, bench.pictures.bodies, PICTURE_CONNECTIONS)
-        load(*ask_, 0.5, repeat=True)
-        found = load(*ask_, bench.seconds, repeat=True)
+        load(*ask_, 0.5)
+        found = load(*ask_, bench.seconds)
     return {"rate": found["answers"] / found["seconds"]}
 
 
@@ -50,9 +50,9 @@ def _alone(bench: Bench, raw: Raw) -> Outcome:
     with bench.server(bench.material.served("photograph", ["image", "text", "ocr"], models), models) as server:
         for model, bodies in bench.photograph.bodies.items():
             asked = (bench, server.port, server.key, PATH, bodies, 1)
-            load(*asked, 0.5, repeat=True)
+            load(*asked, 0.5)
             before = figures.passes(read(server.port, "/metrics"))
-            answer = load(*asked, bench.seconds * 2, repeat=True)
+            answer = load(*asked, bench.seconds * 2)
             after = figures.passes(read(server.port, "/metrics"))
             made = {part: after[part] - before[part] for part in ("image", "detector", "recogniser")}
             if made["recogniser"]:

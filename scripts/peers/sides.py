@@ -239,11 +239,9 @@ def _http(bench: Bench, raw: Raw) -> Outcome:
     with bench.server(bench.material.served("text", ["text"]), [CLASSIFIER]) as server:
         raw["scores"] = _scores(server.port, server.key, bench.text.known)
         alone = load(bench, server.port, server.key, path, bodies, 1, bench.seconds / 2)
-        skip = alone["answers"] + 1
-        full = load(bench, server.port, server.key, path, bodies, CONNECTIONS, bench.seconds, skip)
+        full = load(bench, server.port, server.key, path, bodies, CONNECTIONS, bench.seconds)
         rate = full["answers"] / full["seconds"]
-        skip += full["answers"] + CONNECTIONS
-        paced = load(bench, server.port, server.key, path, bodies, CONNECTIONS, bench.seconds, skip, LOAD_SHARE * rate)
+        paced = load(bench, server.port, server.key, path, bodies, CONNECTIONS, bench.seconds, LOAD_SHARE * rate)
     return {"rate": rate, "alone": alone["p50"] * 1000, "p99": paced["p99"] * 1000}
 
 
@@ -256,7 +254,7 @@ def _fastapi(bench: Bench, raw: Raw) -> Outcome:
         settings = {
             "port": port,
             "threads": bench.threads,
-            "graph": str(text.stock),
+            "graph": str(text.served),
             "tokenizer": str(text.bundle / "tokenizer.json"),
             "categories": text.manifest["categories"],
             "calibration": text.manifest["calibration"],

@@ -41,6 +41,9 @@ def main() -> None:
     # As a program this file's own folder comes first, where modules of the comparison have common names.
     sys.path[0] = str(ROOT / "scripts")
     sys.dont_write_bytecode = True
+    from demo_support import end_in_order
+
+    end_in_order("step_profile")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", default="alpha-4o-mini,beta-3-haiku", help="identifiers whose passes are profiled")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))

@@ -113,7 +113,8 @@ def test_a_missing_delta_and_a_missing_source_are_named(clone: FakeCheckout) -> 
     sources = clone.cache / "sources/tiny"
     sources.rename(sources.with_name("gone"))
     said = refused(clone.run("build_models", "--only", "alpha/text", "--force"))
-    assert "The source tiny is not in the cache: run scripts/setup" in said
+    assert "The source tiny is not in the cache: run scripts/setup --source tiny" in said
+    assert "up to date" in succeeded(clone.run("build_models", "--only", "alpha/text")), "the kept build is not given up"
 
     (clone.root / "models/alpha/delta.safetensors").unlink()
     said = refused(clone.run("build_models", "--only", "alpha/text"))

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 
 SCRIPTS = Path(__file__).resolve().parents[1]
 SERVER = '''#!{python}
-import http.server, json, os, signal, sys
+import http.server, json, os, signal, sys, time
 ANSWERS = json.loads({answers!r})
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -24,6 +26,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.answer(200 if self.path == "/readyz" else 404, {{}})
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
+        time.sleep(ANSWERS["wait"])
         key = os.environ["DICHROIC_API_KEY"]
         allowed = self.headers["Authorization"] == "Bearer " + key and len(key) >= 32
         self.answer(200 if allowed else 401, ANSWERS[self.path])
@@ -36,7 +39,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
-assert sys.argv[1:3] == ["serve", "--listen"]
+assert sys.argv[1:3] == ["serve", "--listen"] and sys.argv[4:] == ["--config", "/dev/null"]
+assert not os.environ.keys() & {{"DICHROIC_SPECULATION", "DICHROIC_URL"}}, "settings of the caller"
+assert os.environ["DICHROIC_MODELS_DIR"] == "elsewhere"
+open({pid!r}, "w").write(str(os.getpid()))
 signal.signal(signal.SIGTERM, lambda *_: os._exit(ANSWERS["exit"]))
 host, port = sys.argv[3].split(":")
 http.server.HTTPServer((host, int(port)), Handler).serve_forever()
@@ -53,21 +59,29 @@ def answers(**changed: Any) -> dict[str, Any]:
         "/v1/guardians/text": VERDICT,
         "/v1/guardians/image": VERDICT,
         "exit": 0,
+        "wait": 0,
         **changed,
     }
 
 
-def demo(folder: Path, given: dict[str, Any]) -> subprocess.CompletedProcess[str]:
-    server = folder / "server"
-    server.write_text(SERVER.format(python=sys.executable, answers=json.dumps(given)))
+def start(folder: Path, given: dict[str, Any]) -> subprocess.Popen[str]:
+    server, pid = folder / "server", str(folder / "pid")
+    server.write_text(SERVER.format(python=sys.executable, answers=json.dumps(given), pid=pid))
     server.chmod(0o755)
-    return subprocess.run(
+    shell = {"DICHROIC_SPECULATION": "lookup", "DICHROIC_URL": "http://127.0.0.1:1", "DICHROIC_MODELS_DIR": "elsewhere"}
+    return subprocess.Popen(
         [sys.executable, str(SCRIPTS / "demo"), str(server)],
-        env=dict(os.environ, MODELS="beta-3-haiku"),
-        capture_output=True,
+        env={**os.environ, **shell, "MODELS": "beta-3-haiku"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=60,
     )
+
+
+def demo(folder: Path, given: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    process = start(folder, given)
+    out, err = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def test_all_four_operations_are_asked_and_shown(tmp_path: Path) -> None:
@@ -96,3 +110,18 @@ def test_a_wrong_shape_or_a_bad_end_fails(tmp_path: Path, changed: dict[str, Any
 
     assert done.returncode == 1
     assert said in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_demonstration_that_is_stopped_leaves_no_server(tmp_path: Path, number: signal.Signals) -> None:
+    # The first answer never comes.
+    process = start(tmp_path, answers(wait=60))
+    pid, until = tmp_path / "pid", time.monotonic() + 30
+    while not (pid.exists() and pid.read_text()) and time.monotonic() < until:
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+
+    assert process.returncode == 1 and err == "demo: stopped.\n"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)

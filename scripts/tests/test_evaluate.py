@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -462,7 +463,7 @@ http.server.ThreadingHTTPServer((host, int(port)), Handler).serve_forever()
 def test_a_server_of_its_own_is_stopped_in_the_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
-    monkeypatch.setattr(evaluate.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.delenv("DICHROIC_MODELS", raising=False)
     binary, pid = tmp_path / "server", tmp_path / "pid"
     binary.write_text(SERVER.format(python=sys.executable, model=MODEL, status=status, scores=CALM, pid=str(pid)))

@@ -445,7 +445,7 @@ def test_a_judge_that_cannot_judge_is_refused_with_a_remedy(tmp_path: Path, monk
 def test_a_missing_base_says_how_to_fetch_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DICHROIC_CACHE", str(tmp_path))
     monkeypatch.delenv("DICHROIC_SOURCE_ALL_MINILM_L6_V2", raising=False)
-    with pytest.raises(MeasureError, match="all-minilm-l6-v2 is not in the cache: run scripts/setup"):
+    with pytest.raises(MeasureError, match="not in the cache: run scripts/setup --source all-minilm-l6-v2"):
         judges.content("minilm")
 
 

@@ -191,6 +191,12 @@ def test_a_picture_that_is_not_taken_is_counted_by_its_code(fake: Fake) -> None:
     assert answers[1].scores is None and answers[2].scores == (0.1, 1, 0.1, 0.1, 0.1)
 
 
+def test_a_picture_above_the_limit_is_counted_and_not_sent(fake: Fake) -> None:
+    answers = ask(fake, "calm", "x" * (images.MOST_BYTES + 1), "hate=1")
+    assert [answer.code for answer in answers] == [None, "image_too_large", None]
+    assert len(fake.seen) == 2
+
+
 def test_what_would_fail_every_picture_ends_the_run(fake: Fake) -> None:
     with pytest.raises(MeasureError, match=r"answered 500 \(internal_error\) for made:1"):
         ask(fake, "calm", "fault", *["calm"] * 30, connections=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -12,14 +13,16 @@ from pathlib import Path
 
 import pytest
 from fake_checkout import SCRIPTS, WEIGHTS, FakeCheckout, refused, sha256, succeeded, write_index, write_wheel
+from stand_in import load_script
 
 sys.path.insert(0, str(SCRIPTS))
 
 from forge import environment, places  # noqa: E402
 from forge.components import Catalogue  # noqa: E402
-from forge.errors import SetupError, from_client  # noqa: E402
+from forge.errors import SetupError, from_client, from_os_error  # noqa: E402
 from forge.fetch import Sources  # noqa: E402
 from forge.places import Places  # noqa: E402
+from forge.progress import Progress  # noqa: E402
 
 WHOLE = WEIGHTS["toy-part1"] + WEIGHTS["toy-part2"]
 
@@ -79,6 +82,16 @@ def test_a_second_clone_neither_fetches_nor_builds(clone: FakeCheckout) -> None:
     first_file, second_file = (each.built("alpha/text") / "model.onnx" for each in (clone, second))
     assert first_file.samefile(second_file)
     assert (second.root / "runtime/libonnxruntime.so").read_bytes() == WEIGHTS["engine"]
+
+
+def test_a_source_that_nothing_is_built_of_now_is_fetched_by_name(clone: FakeCheckout) -> None:
+    clone.fill_cache()
+    succeeded(clone.run("setup", MODELS="beta"))
+    shutil.rmtree(clone.cache / "sources")
+    assert "fetching" not in succeeded(clone.run("setup", MODELS="beta"))
+
+    assert "fetching tiny 1.0" in succeeded(clone.run("setup", "--source", "tiny", MODELS="beta"))
+    assert (clone.cache / "sources/tiny/1.0/tiny.bin").read_bytes() == WEIGHTS["tiny"]
 
 
 def test_only_the_named_models_are_fetched(clone: FakeCheckout) -> None:
@@ -289,10 +302,80 @@ def test_too_little_disk_is_said_up_front(monkeypatch: pytest.MonkeyPatch, tmp_p
         places.need_space(tmp_path / "not" / "there", 1_900_000_000, "Set-up")
 
 
+def test_a_checkout_on_another_disk_needs_room_for_copies(
+    clone: FakeCheckout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = load_script("setup")
+    clone.cache.mkdir()
+    needs: dict[Path, int] = {}
+    monkeypatch.setattr(setup, "need_space", lambda folder, need, _: needs.update({folder: need}))
+    monkeypatch.setattr(environment, "environment_space", lambda _: (0, 10))
+    # /proc is never on the disk of a checkout.
+    for cache, need in ((clone.cache, 10), (Path("/proc"), 10 + (len(WHOLE) + 2 * len(WEIGHTS["tiny"])) * 5 // 4)):
+        there = Places(clone.root, cache)
+        sources = Sources(there)
+        components = Catalogue(there, sources).components(["alpha", "beta"])
+        setup.check_space(there, sources, [], components, components, "cpu")
+        assert needs[clone.root] == need
+
+
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        ("Error: [Errno 13] Permission denied: '/checkout/.venv'", "make the checkout and the cache writable"),
+        ("Error: [Errno 30] Read-only file system: '/checkout/.venv'", "make the checkout and the cache writable"),
+        ("Error: [Errno 28] No space left on device", "The disk is full while fetching the Python environment .venv"),
+        ("... because ensurepip is not available.", "apt install python3-venv"),
+    ],
+)
+def test_why_there_is_no_environment_is_said(
+    clone: FakeCheckout, monkeypatch: pytest.MonkeyPatch, printed: str, said: str
+) -> None:
+    (clone.root / ".venv").unlink()
+    monkeypatch.setattr(environment, "_run", lambda command: subprocess.CompletedProcess(command, 1, printed))
+    with pytest.raises(SetupError, match=said):
+        environment.make_environment(Places(clone.root, clone.cache), Progress(quiet=True))
+
+
+@pytest.mark.parametrize(
+    ("printed", "kept"),
+    [
+        ("ERROR: [Errno 28] No space left on device", True),
+        ("ERROR: Could not install packages: [Errno 13] Permission denied: '/checkout/.venv/lib'", True),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.", False),
+        ("ERROR: No matching distribution found for useful==1.0", False),
+    ],
+)
+def test_only_damaged_wheels_are_fetched_again(
+    clone: FakeCheckout, monkeypatch: pytest.MonkeyPatch, printed: str, kept: bool
+) -> None:
+    (clone.root / ".venv").unlink()
+    there = Places(clone.root, clone.cache)
+    wheels = environment._wheels(there)
+    wheels.mkdir(parents=True)
+    monkeypatch.setattr(
+        environment, "_run", lambda words: subprocess.CompletedProcess(words, int("install" in words), printed)
+    )
+    with pytest.raises(SetupError):
+        environment.make_environment(there, Progress(quiet=True))
+    assert wheels.exists() == kept
+
+
 def test_a_full_disk_is_told_from_other_failures() -> None:
     said = str(from_client("pip", "tiny 1.0", "ERROR: [Errno 28] No space left on device"))
 
     assert "The disk is full while fetching tiny 1.0" in said
+
+
+def test_of_a_copy_the_disk_that_is_written_is_the_full_one() -> None:
+    full = OSError(errno.ENOSPC, "No space left on device", "/cache/built/a/model.onnx", None, "/checkout/model.onnx")
+    said = str(from_os_error(full, Path("/cache")))
+    assert "holds /checkout/model.onnx is full: free some space, then" in said
+
+    full = OSError(errno.ENOSPC, "No space left on device", "/cache/downloads/a.whl")
+    assert "holds /cache/downloads/a.whl is full: free some space or set DICHROIC_CACHE" in str(
+        from_os_error(full, Path("/cache"))
+    )
 
 
 # --- two at once, own copies -------------------------------------------------

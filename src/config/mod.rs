@@ -876,7 +876,13 @@ mod tests {
 
     #[test]
     fn variables_of_the_scripts_and_of_others_do_not_matter() {
-        let environment = [("DICHROIC_CACHE", "/tmp"), ("DICHROIC_SOURCE_ALPHA", "/a.gguf"), ("LISTEN", "x")];
+        let environment = [
+            ("DICHROIC_CACHE", "/tmp"),
+            ("DICHROIC_SOURCE_ALPHA", "/a.gguf"),
+            ("DICHROIC_URL", "http://127.0.0.1:8080"),
+            ("DICHROIC_KEY", "dk_1"),
+            ("LISTEN", "x"),
+        ];
         assert!(load(None, &environment, &[]).is_ok());
         assert_eq!(
             refusal(None, &[("DICHROIC_USAGE_LIMITS", "5")], &[]),

@@ -18,8 +18,11 @@ use super::ConfigError;
 /// Every environment variable of the project begins so.
 pub const PREFIX: &str = "DICHROIC_";
 
-/// Variables of the set-up scripts, which may share an environment with the server.
-const SCRIPTS: [&str; 2] = ["DICHROIC_CACHE", "DICHROIC_SOURCE_"];
+/// Variables of the set-up scripts and of the examples, which may share an environment with the server.
+const SCRIPTS: [&str; 3] = ["DICHROIC_CACHE", "DICHROIC_URL", "DICHROIC_KEY"];
+
+/// What those begin with that name a source's own copy for the set-up.
+const SOURCES: &str = "DICHROIC_SOURCE_";
 
 /// What kind of value a setting takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -386,8 +389,7 @@ impl Environment {
         let mut dict = Dict::new();
         for (variable, value) in variables {
             let Some(variable) = variable.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
-            let [cache, sources] = SCRIPTS;
-            if variable == cache || variable.starts_with(sources) {
+            if SCRIPTS.contains(&variable) || variable.starts_with(SOURCES) {
                 continue;
             }
             let Some(setting) = SETTINGS.iter().find(|setting| setting.variable() == variable) else {
