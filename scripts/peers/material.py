@@ -333,19 +333,17 @@ def marked(jpeg: bytes, number: int) -> bytes:
 
 def _write_genai(bundle: Path, manifest: dict[str, Any], folder: Path) -> None:
     model = built_graph.load(bundle / "model.onnx")
-    answers = manifest.get("answer_tokens")
-    heads = for_genai(model, manifest["vocab"], None if answers is None else np.fromfile(bundle / answers, dtype="<u4"))
+    heads = for_genai(model, manifest["vocab"])
     onnx.save(model, folder / "model.onnx")
     write_json(folder / "genai_config.json", genai_config(manifest, heads))
 
 
-def for_genai(model: onnx.ModelProto, vocabulary: int, answers: np.ndarray | None = None) -> int:
+def for_genai(model: onnx.ModelProto, vocabulary: int) -> int:
     """Turns our decoder graph into one that onnxruntime-genai drives; returns its attention heads.
 
     genai gives an attention mask, out of which its own exporter too computes the
     two lengths, and wants logits with an axis for the sequence; of length one, it
-    takes them for those of the last token. It knows no logits of some tokens only:
-    those of the `answers` are spread over the vocabulary.
+    takes them for those of the last token.
     """
     graph = model.graph
     nodes = [
@@ -360,17 +358,8 @@ def for_genai(model: onnx.ModelProto, vocabulary: int, answers: np.ndarray | Non
     if flatten.op_type != "Reshape":
         raise PeersError("the decoder graph no longer ends with a Reshape: mend for_genai in scripts/peers/material.py")
     head = next(node for node in graph.node if flatten.input[0] in node.output)
-    head.output[list(head.output).index(flatten.input[0])] = "logits" if answers is None else "told"
+    head.output[list(head.output).index(flatten.input[0])] = "logits"
     graph.node.remove(flatten)
-    if answers is not None:
-        # What no answer holds takes the column that is put behind the others.
-        place = np.full(vocabulary, len(answers), dtype=np.int64)
-        place[answers] = np.arange(len(answers))
-        graph.initializer.append(numpy_helper.from_array(np.array([0, 0, 0, 0, 0, 1], np.int64), "told.pads"))
-        graph.initializer.append(numpy_helper.from_array(np.array(-1e9, np.float32), "told.never"))
-        graph.initializer.append(numpy_helper.from_array(place, "told.place"))
-        graph.node.append(helper.make_node("Pad", ["told", "told.pads", "told.never"], ["told.padded"]))
-        graph.node.append(helper.make_node("Gather", ["told.padded", "told.place"], ["logits"], axis=2))
     kept = list(graph.node)
     del graph.node[:]
     graph.node.extend([*nodes, *kept])

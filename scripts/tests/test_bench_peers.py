@@ -721,22 +721,19 @@ def test_a_clock_that_ran_out_starts_nothing():
 # --- the same weights on both sides --------------------------------------------
 
 
-@pytest.mark.parametrize("answers", [None, np.array([1, 2, 5, 200, 318])])
-def test_the_graph_for_genai_answers_as_ours(answers, tmp_path):
+def test_the_graph_for_genai_answers_as_ours(tmp_path):
     path = tiny_checkpoint.write(tmp_path / "tiny.gguf", "llama", seed=1)
     precision = {"linear": 8, "head": 8, "embedding": 8}
-    decoder.write_graph(decoder.Checkpoint(path), 32, precision, tmp_path / "model.onnx", answers)
+    decoder.write_graph(decoder.Checkpoint(path), 32, precision, tmp_path / "model.onnx")
     model = onnx.load(tmp_path / "model.onnx")
-    assert material.for_genai(model, 320, answers) == tiny_checkpoint.Tiny().heads
+    assert material.for_genai(model, 320) == tiny_checkpoint.Tiny().heads
     ids = np.random.default_rng(1).integers(0, 320, (2, 9))
     cache = {f"past.{name}": np.zeros((2, 2, 32, 16), np.float32) for name in ("0.key", "0.value", "1.key", "1.value")}
     lengths = {"seqlens_k": np.full(2, 8, np.int32), "total_sequence_length": np.array(9, np.int32)}
     ours = ort.InferenceSession(tmp_path / "model.onnx").run(["logits"], {"input_ids": ids, **lengths, **cache})[0]
     session = ort.InferenceSession(model.SerializeToString())
     theirs = session.run(["logits"], {"input_ids": ids, "attention_mask": np.ones_like(ids), **cache})[0]
-    told = np.arange(320) if answers is None else answers
-    assert theirs.shape == (2, 1, 320) and np.array_equal(ours, theirs[:, 0, told])
-    assert (np.delete(theirs[:, 0], told, axis=1) < -1e8).all()
+    assert theirs.shape == (2, 1, 320) and np.array_equal(ours, theirs[:, 0])
     assert session.get_outputs()[0].shape[1] == 1, "genai takes logits of one place for the last only if it can see so"
 
 
