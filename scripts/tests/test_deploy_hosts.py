@@ -344,6 +344,14 @@ def test_nginx_writes_only_where_it_may() -> None:
     assert set(logs) == {"/dev/stderr", "/dev/stdout", "off"}
 
 
+def test_bodies_of_one_caller_do_not_fill_the_place_where_they_wait() -> None:
+    (tmpfs,) = compose()["services"]["nginx"]["tmpfs"]
+    room = size(re.search(r"size=(\w+)", tmpfs)[1])
+    zone, most = one("http/server/location /v1//limit_conn")
+    assert f"zone={zone}:" in one("http/limit_conn_zone")[1]
+    assert int(most) * size(one("http/server/client_max_body_size")[0]) <= room
+
+
 def test_nginx_logs_neither_headers_nor_queries() -> None:
     (log,) = [item["args"] for item in nginx_conf() if item["path"] == "http/log_format"]
     used = set(re.findall(r"\$(\w+)", "".join(log)))
@@ -358,7 +366,7 @@ def test_nginx_answers_in_the_words_of_the_server() -> None:
         for item in nginx_conf()
         if item["path"].startswith("http/server/location @") and item["path"].endswith("/return")
     ]
-    assert len(answers) == 3
+    assert len(answers) == 5
     for status, body in answers:
         error = yaml.safe_load(body.replace("$own_answer_id", "id"))["error"]
         assert set(error) == {"type", "code", "message", "param", "request_id"}
