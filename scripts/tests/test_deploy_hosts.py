@@ -253,6 +253,22 @@ def test_replicas_have_the_names_and_addresses_that_nginx_and_prometheus_use() -
     assert nginx["ports"][0].endswith(f":{listens()}")
 
 
+@pytest.mark.parametrize(("down", "healthy"), [("none", True), ("-1:", True), ("-2:", True), ("dichroic", False)])
+def test_every_replica_is_asked_for_its_health_and_one_is_enough(tmp_path: Path, down: str, healthy: bool) -> None:
+    (tmp_path / "wget").write_text(f'#!/bin/sh\necho "$@"\ncase "$*" in *{down}*) exit 1;; esac\n', encoding="utf-8")
+    (tmp_path / "wget").chmod(0o755)
+    _, command = compose()["services"]["nginx"]["healthcheck"]["test"]
+    # Compose reads $$ as $.
+    done = subprocess.run(
+        ["/bin/sh", "-c", command.replace("$$", "$")],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode == 0) == healthy and len(done.stdout.splitlines()) == len(replicas())
+
+
 def test_what_is_mounted_is_there_and_cannot_be_written() -> None:
     for _name, service in compose()["services"].items():
         for volume in service.get("volumes", []):
