@@ -62,6 +62,7 @@ SETS: dict[str, dict[str, Any]] = {
         "redis": {"url": "rediss://limits@redis.cache.svc:6380/1", "existingSecret": "redis-login"},
         "networkPolicy": {
             "fromNamespaces": ["ingress", "monitoring"],
+            "from": [{"ipBlock": {"cidr": "10.0.0.0/16"}}],
             "toRedis": [{"podSelector": {"matchLabels": {"app": "redis"}}}],
         },
         "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
@@ -337,6 +338,7 @@ def test_texts_reach_the_settings_as_they_were_written(chart: Any) -> None:
         (with_keys(config={"playground": "off"}), "/config/playground"),
         (with_keys(config={"otlp_endpoint": "https://collector:4318"}), "/config/otlp_endpoint"),
         (with_keys(networkPolicy={"egress": "all"}), "/networkPolicy/egress"),
+        (with_keys(networkPolicy={"from": ["10.0.0.0/16"]}), "/networkPolicy/from"),
         (with_keys(redis={"url": "10.0.0.5:6379"}), "/redis/url"),
         (with_keys(redis={"url": "redis://user:open-sesame@h"}), "/redis/url"),
         (with_keys(redis={"url": "rediss://h#insecure"}), "/redis/url"),
@@ -391,12 +393,16 @@ def test_the_termination_period_follows_the_grace(chart: Any, grace: int, pause:
     assert ("lifecycle" in release.container) == (pause > 0)
 
 
-def test_a_changed_setting_rolls_the_pods_and_a_changed_key_does_not(chart: Any) -> None:
+def test_what_is_read_at_the_start_alone_rolls_the_pods_and_a_changed_key_file_does_not(chart: Any) -> None:
     def template(**values: Any) -> Any:
         return Release(chart, {"keys": {"keysJson": KEYS_JSON}, **values})["Deployment"]["spec"]["template"]
 
     assert template() == template(keys={"keysJson": '{"format": 1, "keys": [{}]}'})
     assert template() != template(config={"usage_limit": 601})
+    assert template(keys={"apiKey": API_KEY}) != template(keys={"apiKey": API_KEY + "x"})
+    # The chart's own Secret is not used then.
+    theirs = {"existingSecret": "k"}
+    assert template(keys=theirs) == template(keys={**theirs, "apiKey": API_KEY})
 
 
 def test_replicas_are_left_to_the_autoscaler(chart: Any) -> None:
@@ -471,8 +477,21 @@ def test_the_network_policy_lets_nothing_out_and_only_the_named_in(chart: Any) -
     assert rule == {"ports": [{"port": "http", "protocol": "TCP"}], "from": [{"podSelector": {}}]}
     (rule,) = Release(chart, SETS["everything"])["NetworkPolicy"]["spec"]["ingress"]
     chosen = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["ingress", "monitoring"]}
-    assert rule["from"] == [{"podSelector": {}}, {"namespaceSelector": {"matchExpressions": [chosen]}}]
+    nodes = {"ipBlock": {"cidr": "10.0.0.0/16"}}
+    assert rule["from"] == [{"podSelector": {}}, {"namespaceSelector": {"matchExpressions": [chosen]}}, nodes]
     assert Release(chart, SETS["closed"])["NetworkPolicy"]["spec"]["ingress"] == []
+    alone = Release(chart, with_keys(networkPolicy={"fromOwnNamespace": False, "from": [nodes]}))
+    (rule,) = alone["NetworkPolicy"]["spec"]["ingress"]
+    assert rule["from"] == [nodes] and "nowhere, and whom networkPolicy.from names." in alone.notes
+
+
+def test_a_service_for_outside_that_the_policy_keeps_out_is_warned_of(chart: Any) -> None:
+    warning = "nobody in from outside the cluster"
+    for kind in ("NodePort", "LoadBalancer"):
+        assert warning in Release(chart, with_keys(service={"type": kind})).notes
+    open_ = with_keys(service={"type": "NodePort"}, networkPolicy={"enabled": False})
+    for values in (SETS["least"], SETS["everything"], open_):
+        assert warning not in Release(chart, values).notes
     assert "NetworkPolicy" not in Release(chart, SETS["alone"])
 
 
@@ -565,8 +584,9 @@ def test_the_service_monitor_scrapes_the_metrics_under_the_job_of_the_alerts(cha
     assert monitor["spec"]["endpoints"] == [
         {"port": "http", "path": "/metrics", "interval": "30s", "scrapeTimeout": "10s"}
     ]
-    service = Release(chart, SETS["everything"])["Service"]
-    assert service["metadata"]["labels"][monitor["spec"]["jobLabel"]] == "dichroic"
+    for values in (SETS["everything"], {**SETS["everything"], "nameOverride": "moderation"}):
+        service = Release(chart, values)["Service"]
+        assert service["metadata"]["labels"][monitor["spec"]["jobLabel"]] == "dichroic"
 
 
 def test_long_names_stay_within_the_bounds_of_kubernetes(chart: Any) -> None:

@@ -253,6 +253,22 @@ def test_replicas_have_the_names_and_addresses_that_nginx_and_prometheus_use() -
     assert nginx["ports"][0].endswith(f":{listens()}")
 
 
+@pytest.mark.parametrize(("down", "healthy"), [("none", True), ("-1:", True), ("-2:", True), ("dichroic", False)])
+def test_every_replica_is_asked_for_its_health_and_one_is_enough(tmp_path: Path, down: str, healthy: bool) -> None:
+    (tmp_path / "wget").write_text(f'#!/bin/sh\necho "$@"\ncase "$*" in *{down}*) exit 1;; esac\n', encoding="utf-8")
+    (tmp_path / "wget").chmod(0o755)
+    _, command = compose()["services"]["nginx"]["healthcheck"]["test"]
+    # Compose reads $$ as $.
+    done = subprocess.run(
+        ["/bin/sh", "-c", command.replace("$$", "$")],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode == 0) == healthy and len(done.stdout.splitlines()) == len(replicas())
+
+
 def test_what_is_mounted_is_there_and_cannot_be_written() -> None:
     for _name, service in compose()["services"].items():
         for volume in service.get("volumes", []):
@@ -344,6 +360,14 @@ def test_nginx_writes_only_where_it_may() -> None:
     assert set(logs) == {"/dev/stderr", "/dev/stdout", "off"}
 
 
+def test_bodies_of_one_caller_do_not_fill_the_place_where_they_wait() -> None:
+    (tmpfs,) = compose()["services"]["nginx"]["tmpfs"]
+    room = size(re.search(r"size=(\w+)", tmpfs)[1])
+    zone, most = one("http/server/location /v1//limit_conn")
+    assert f"zone={zone}:" in one("http/limit_conn_zone")[1]
+    assert int(most) * size(one("http/server/client_max_body_size")[0]) <= room
+
+
 def test_nginx_logs_neither_headers_nor_queries() -> None:
     (log,) = [item["args"] for item in nginx_conf() if item["path"] == "http/log_format"]
     used = set(re.findall(r"\$(\w+)", "".join(log)))
@@ -358,7 +382,7 @@ def test_nginx_answers_in_the_words_of_the_server() -> None:
         for item in nginx_conf()
         if item["path"].startswith("http/server/location @") and item["path"].endswith("/return")
     ]
-    assert len(answers) == 3
+    assert len(answers) == 5
     for status, body in answers:
         error = yaml.safe_load(body.replace("$own_answer_id", "id"))["error"]
         assert set(error) == {"type", "code", "message", "param", "request_id"}

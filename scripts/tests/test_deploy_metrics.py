@@ -214,6 +214,10 @@ def test_alerts_ask_for_what_the_server_tells(rule: dict[str, Any]) -> None:
     grouped = set().union(*(wanted for wanted, _ in groupings(promql.parse(rule["expr"])))) or TARGET_LABELS
     used = set(re.findall(r"\$labels\.(\w+)", str(annotations)))
     assert used <= grouped
+    # Nor may releases be added up: one that is well would hide one that is not.
+    for wanted, _ in groupings(promql.parse(rule["expr"])):
+        assert {"namespace", "job"} <= wanted
+    assert not re.search(r"\b(sum|count|min|max)\(", rule["expr"]), "that adds up all there is"
 
 
 def test_every_alert_is_tested_to_fire_and_to_stay_silent() -> None:
@@ -336,9 +340,8 @@ def test_panels_ask_for_what_the_server_tells(panel: dict[str, Any]) -> None:
         assert set(re.findall(r"{{(\w+)}}", target.get("legendFormat", ""))) <= grouped
         # Every panel obeys the choice of replicas above it.
         for selected in selections(promql.parse(plain(target["expr"]))):
-            assert {("job", "$job"), ("instance", "$instance")} <= {
-                (label, value) for label, _, value in selected.values
-            }
+            chosen = {(label, f"${label}") for label in ("namespace", "job", "instance")}
+            assert chosen <= {(label, value) for label, _, value in selected.values}
 
 
 def plain(query: str) -> str:
@@ -599,6 +602,12 @@ def test_a_refusal_is_counted_by_its_code_and_reaches_no_model(live: Live) -> No
         ("dichroic_request_duration_seconds_count", "guardian_text"): 1,
         ("dichroic_rejected_total", "invalid_api_key"): 1,
     }
+
+
+def test_the_threshold_of_slow_answers_is_the_bound_of_a_bucket(live: Live) -> None:
+    """Between two bounds a quantile is guessed."""
+    told = re.findall(r'^dichroic_request_duration_seconds_bucket{.*le="([\d.]+)"', live.used, re.MULTILINE)
+    assert settings()["request_timeout_ms"].default / 2000 in {float(bound) for bound in told}
 
 
 def test_guesses_and_answers_made_again_are_counted_and_the_set_batch_size_is_told(live: Live) -> None:
