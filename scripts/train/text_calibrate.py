@@ -45,7 +45,8 @@ MADE_WORDS = 600
 # What a public pair says of sentiment, against one of ours.
 OTHERS_SENTIMENT = 0.3
 SPECIAL_WANTED, LOST_STATEMENTS_LIMIT = 0.97, 0.03
-UNREAD_BY_ENGLISH = ("cold-zh", "authored/east_asian", "authored/languages_more", "authored/edges_languages")
+UNREAD_BY_ENGLISH = ("cold-zh", "authored/east_asian", "authored/languages_more", "authored/edges_languages",
+                     "authored/crises_languages")
 # Languages of which an English vocabulary knows letters and hardly a word (of the Western ones it knows more).
 UNREADABLE = {"minilm": UNREAD_BY_ENGLISH, "mpnet": UNREAD_BY_ENGLISH, "multilingual-e5": ()}
 # Tokens that the activation ranges are measured on.
@@ -312,8 +313,13 @@ def main() -> None:
     took = time.monotonic() - began
     card = [args.notes.read_text(encoding="utf-8")] if args.notes else []
     card += text_card.tables(validation, probabilities(harm, places), unread)
-    flagged = (probabilities(model.scores([r.text for r in scraps])[0], places) >= 0.5).any(axis=1)
-    card += [f"\nany category, single words, names and codes without context (made by program): {flagged.sum()}/{len(scraps)} ({flagged.mean():.1%}) flagged."]
+    everyday = [item["text"] for item in text_data.authored_lines(text_data.AUTHORED, "everyday_eval")]
+    for what, said in (
+        ("single words, names and codes without context (made by program)", [row.text for row in scraps]),
+        ("everyday English texts, written for this and never trained on", everyday),
+    ):
+        flagged = (probabilities(model.scores(said)[0], places) >= 0.5).any(axis=1)
+        card += [f"\nany category, {what}: {flagged.sum()}/{len(said)} ({flagged.mean():.1%}) flagged."]
     card += ["\n### Disguises\n"]
     card += text_card.disguise_lines(model, validation, places, args.disguised)
     card += ["\n### Languages (48 texts each, written for this and never trained on; no native review)\n"]

@@ -118,6 +118,10 @@ EMPHASIS: dict[str, dict[str, float]] = {
     "everyday": {"authored/everyday": 5.0, "authored/borders": 1.5},
     # To go on from a model that has learned the labels of the sources where a reader finds others.
     "read": {"read": 3.0, "authored/everyday": 2.0, "authored/special": 2.0, "authored/near_miss": 4.0},
+    # To go on from a model that has read, and still takes some everyday texts for harm.
+    "ordinary": {
+        "read": 3.0, "authored/everyday": 5.0, "authored/expressions": 1.5, "authored/borders": 1.3, "goemotions": 1.5,
+    },
     # For the last part of a run: what the first leaves weak.
     "fine": {
         "authored/special": 2.0,
