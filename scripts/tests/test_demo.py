@@ -75,7 +75,14 @@ def start(folder: Path, given: dict[str, Any]) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Where the tests run in the background, or under nohup, a child would inherit that they are not heeded.
+        preexec_fn=heed_signals,
     )
+
+
+def heed_signals() -> None:
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def demo(folder: Path, given: dict[str, Any]) -> subprocess.CompletedProcess[str]:
