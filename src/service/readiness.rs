@@ -18,6 +18,9 @@ use crate::{
 /// How long a success counts as proof: probes come often and must cost little, and on a busy server they must not wait
 /// in the queues of the very models that prove themselves by the work.
 const FRESH: Duration = Duration::from_secs(10);
+/// How long a failure is told again: to those who waited for the same canary, not to a prober that comes back. That one
+/// acts on a second failure, and is to hear of two.
+const BRIEF: Duration = Duration::from_secs(1);
 /// Time a canary may take: the first one of a generator computes its prompt prefixes.
 const PATIENCE: Duration = Duration::from_mins(1);
 /// Time after which it is not waited for any more. One that was taken up in time may run over, on a slow machine; a model
@@ -48,8 +51,7 @@ pub struct ModelStatus {
     pub device: Device,
 }
 
-/// The last good result and when it was found. A bad one is not kept: whoever asks twice before acting on it is to hear
-/// of two failures.
+/// The last result and when it was found.
 #[derive(Default)]
 pub(super) struct Probe {
     last: Mutex<Option<(Instant, Readiness)>>,
@@ -65,7 +67,7 @@ impl Probe {
         // Held across the canaries: many probes at once cause one inference.
         let mut last = self.last.lock().await;
         if let Some((at, readiness)) = last.as_ref()
-            && at.elapsed() < FRESH
+            && at.elapsed() < if readiness.ready { FRESH } else { BRIEF }
         {
             return readiness.clone();
         }
@@ -96,7 +98,7 @@ impl Probe {
             .collect();
         let ready = !statuses.is_empty() && statuses.iter().all(|status| status.ready);
         let readiness = Readiness { ready, models: statuses };
-        *last = ready.then(|| (Instant::now(), readiness.clone()));
+        *last = Some((Instant::now(), readiness.clone()));
         readiness
     }
 }
