@@ -41,15 +41,20 @@ def _model(places: Places, items: list[Component]) -> Part:
     first = items[0]
     manifest = read_json(first.target / MANIFEST)
     source, licence, version = first.source, manifest["licence"], first.fingerprint[:12]
-    texts = kept_texts(places, source.name, *source.packages)
-    # A package's own licence may be that of its packer alone: the weights' stands beside it.
-    if licence == "Apache-2.0" or not texts:
-        texts = {**standard_texts(places, source.name, licence), **texts}
+    texts: dict[str, bytes] = {}
+    for one in first.all_sources:
+        own = kept_texts(places, one.name, *one.packages)
+        # A package's own licence may be that of its packer alone: the weights' stands beside it.
+        if one.licence == "Apache-2.0" or not own:
+            own = {**standard_texts(places, one.name, one.licence), **own}
+        texts |= own
     about: dict[str, Any] = {
         "description": manifest["name"],
         "hashes": [{"alg": "SHA-256", "content": sha256_file(first.target / MANIFEST)}],
         "components": _files(manifest["files"]),
-        "pedigree": {"ancestors": [_weights(source, known=not first.any_source)]},
+        "pedigree": {
+            "ancestors": [_weights(one, known=not (first.any_source and one == source)) for one in first.all_sources]
+        },
         "properties": [{"name": "dichroic:component", "value": item.title} for item in items],
     }
     ref = f"{first.model}/{first.name}@{version}"

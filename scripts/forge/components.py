@@ -64,16 +64,27 @@ class Component:
         return self.sources.get(self.recipe["source"])
 
     @property
+    def all_sources(self) -> list[Source]:
+        """The base, and the network whose features further heads take, where the recipe names one."""
+        return [self.source, *([self.sources.get(self.recipe["features"])] if "features" in self.recipe else [])]
+
+    @property
     def any_source(self) -> bool:
         return bool(self.recipe.get("any_source"))
+
+    def located(self) -> dict[str, Path]:
+        """Role → path of the files of all its sources."""
+        found = self.sources.locate(self.source.name, self.any_source)
+        for source in self.all_sources[1:]:
+            found |= self.sources.locate(source.name)
+        return found
 
     @cached_property
     def fingerprint(self) -> str:
         """Hex SHA-256 of all that decides the built bytes."""
-        hashes = self.source.hashes
+        hashes = {role: digest for source in self.all_sources for role, digest in source.hashes.items()}
         if self.any_source and os.environ.get(self.source.variable):
-            found = self.sources.locate(self.source.name, any_bytes=True)
-            hashes = {role: _sha256(path) for role, path in found.items()}
+            hashes = {role: _sha256(path) for role, path in self.located().items()}
         decisive = {
             "format": FORMAT,
             "component": self.name,
@@ -234,12 +245,12 @@ def install(component: Component, progress: Progress, force: bool = False) -> No
     how = "up to date"
     if force:
         # What is needed to build anew must be there before the kept build goes.
-        component.sources.locate(component.source.name, component.any_source)
+        component.located()
         remove(component.kept())
     if force or not component.is_current():
         how = "from the cache"
         if not component.is_kept():
-            progress.say(f"{component.title}: building from {component.source.name}")
+            progress.say(f"{component.title}: building from {' and '.join(s.name for s in component.all_sources)}")
             _build(component)
             how = "built"
         before = read_json(component.target / MANIFEST)
@@ -260,7 +271,7 @@ def _build(component: Component) -> None:
     remove(final)
     out.mkdir(parents=True)
     try:
-        source = component.sources.locate(component.source.name, component.any_source)
+        source = component.located()
         module = importlib.import_module(f"forge.{component.recipe['recipe']}")
         try:
             returned = module.build(source, component.recipe, component.folder, out)

@@ -4,7 +4,10 @@ Owns the reading of tf.js model files (a Keras layers-model or a graph-model,
 as JSON and binary shards or wrapped in the `.min.js` files that nsfwjs ships)
 and the graph written from them: input `pixels` [batch, size, size, 3] in 0..1,
 outputs `probabilities` [batch, classes] and `features` [batch, width], the
-pooled vector that the first dense layer takes. A recipe may name `heads`, a
+pooled vector that the first dense layer takes. Where a recipe names another
+source as its `features`, an EfficientNet-Lite looks at the same pixels
+(efficientnet.py), and the features are what its last pooling gives: nsfwjs
+learnt nudity, and tells little else apart. A recipe may name `heads`, a
 safetensors file of scripts/train/image_heads.py with `<category>.weight`
 [width] and `<category>.bias` [1]: the graph then has a third output,
 `scores_extra` [batch, heads], sigmoid(features · weight + bias), whose order
@@ -38,7 +41,7 @@ from onnx import TensorProto, helper, numpy_helper
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from . import graph_file
+from . import efficientnet, graph_file
 
 CLASSES = ["Drawing", "Hentai", "Neutral", "Porn", "Sexy"]
 # What a head may be for: the categories of the interface, less the one that the classes give.
@@ -794,10 +797,30 @@ def add_heads(model: onnx.ModelProto, heads: Heads) -> onnx.ModelProto:
     return made
 
 
+def see_more(model: onnx.ModelProto, size: int, checkpoint: Path) -> onnx.ModelProto:
+    """The model with the features of another network that looks at the same pixels."""
+    branch = efficientnet.Branch(efficientnet.read(checkpoint))
+    pooled = branch.features("pixels", size)
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    kept = [node for node in made.graph.node if "features" not in node.output]
+    del made.graph.node[:]
+    made.graph.node.extend([*kept, *branch.nodes, helper.make_node("Identity", [pooled], ["features"], name="pooled")])
+    made.graph.initializer.extend(branch.constants)
+    (output,) = (output for output in made.graph.output if output.name == "features")
+    output.type.tensor_type.shape.dim[1].dim_value = efficientnet.WIDTH
+    onnx.checker.check_model(made)
+    return made
+
+
 def build(source: dict[str, Path], recipe: dict[str, Any], model_dir: Path, out: Path) -> dict[str, Any]:
     """Writes `model.onnx` into `out`; returns the manifest's kind and its part."""
     part: dict[str, Any] = {"sexual": read_calibration(model_dir / recipe["calibration"])}
-    model, size = convert(source)
+    files = dict(source)
+    checkpoint = files.pop("checkpoint.pth", None)
+    model, size = convert(files)
+    if checkpoint is not None:
+        model = see_more(model, size, checkpoint)
     if "heads" in recipe:
         heads = read_heads(model_dir / recipe["heads"])
         model, part["heads"] = add_heads(model, heads), heads.categories

@@ -29,12 +29,40 @@ CLEAN_RATE, MEME_RATE, AGREEMENT = 0.05, 0.15, 0.95
 
 @dataclass(frozen=True)
 class Result:
-    """A picture, the errors in what was read of it, and whether the verdict was that of its text."""
+    """A picture, the errors in what was read of it, and the verdicts; None where its text is too long for one request."""
 
     drawn: Drawn
     characters: int
     errors: int
-    agrees: bool | None
+    verdicts: Verdicts | None
+
+    @property
+    def agrees(self) -> bool | None:
+        return None if self.verdicts is None else self.verdicts.of_text == self.verdicts.of_picture
+
+    @property
+    def is_flagged(self) -> bool:
+        """Whether the text alone is flagged: of calm ones a blind reader would have equal verdicts too."""
+        return self.verdicts is not None and any(self.verdicts.of_text)
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """Which categories were found, in the text by itself and in its picture."""
+
+    of_text: list[bool]
+    of_picture: list[bool]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What was measured: the identifier, the digests of its reader and its text classifier, how the pages were drawn."""
+
+    model: str
+    reader: str | None
+    classifier: str | None
+    seed: int
+    cjk: str | None
 
 
 def plain(text: str) -> str:
@@ -82,14 +110,14 @@ def verdict(server: Server, path: str, body: dict[str, Any], what: str) -> list[
         raise MeasureError(f"the answer for {what} has no booleans of the five categories") from None
 
 
-def agrees(server: Server, drawn: Drawn, number: int) -> bool | None:
-    """Whether picture and text are judged alike; None for a text that is too long for one request."""
+def verdicts(server: Server, drawn: Drawn, number: int) -> Verdicts | None:
+    """What the server says of a text and of its picture; None for a text that is too long for one request."""
     if len(drawn.text) > MOST_CHARACTERS:
         return None
     of_text = verdict(server, "/v1/guardians/text", {"text": drawn.text}, f"the text of picture {number}")
     image = base64.b64encode(drawn.png).decode()
     of_picture = verdict(server, "/v1/guardians/image", {"image": image}, f"picture {number}")
-    return of_text == of_picture
+    return Verdicts(of_text, of_picture)
 
 
 def compare(
@@ -99,7 +127,7 @@ def compare(
     results = []
     for number, (drawn, found) in enumerate(zip(pictures, texts, strict=True), 1):
         wanted = plain(drawn.text)
-        results.append(Result(drawn, len(wanted), distance(plain(found), wanted), agrees(server, drawn, number)))
+        results.append(Result(drawn, len(wanted), distance(plain(found), wanted), verdicts(server, drawn, number)))
         if number % 50 == 0:
             say(f"{number:,} of {len(pictures):,} pictures")
     return results
@@ -116,31 +144,38 @@ def agreement(results: list[Result]) -> float:
     return sum(judged) / len(judged) if judged else 1.0
 
 
-def report(results: list[Result], model: str, seed: int, cjk: str | None, level: int = 1) -> str:
+def report(results: list[Result], run: Run, level: int = 1) -> str:
     """The whole report in Markdown."""
     mark = "#" * level
     clean = [result for result in results if result.drawn.is_clean]
     memes = [result for result in results if result.drawn.kind == "meme"]
+    judged = [result for result in results if result.agrees is not None]
+    flagged = [result for result in judged if result.is_flagged]
     fonts = (
-        f"Chinese and Japanese were drawn with `{Path(cjk).name}`."
-        if cjk
+        f"Chinese and Japanese were drawn with `{Path(run.cjk).name}`."
+        if run.cjk
         else "No font with Chinese and Japanese letters was found, so neither was measured (`--cjk-font FILE`)."
     )
     out = [
-        f"{mark} Text reader of {model}, on {len(results):,} drawn pictures",
+        f"{mark} Text reader of {run.model}, on {len(results):,} drawn pictures",
         "",
-        f"- Drawn by `scripts/measure/pages.py`, seed {seed}, letters of 12 to 48 pixels. {fonts}",
+        f"- Drawn by `scripts/measure/pages.py`, seed {run.seed}, letters of 12 to 48 pixels. {fonts} A page is as large as"
+        " its letters ask for, so that the detector sees it enlarged where they are small; a screen has 1920 × 1080 pixels,"
+        " a large one 2560 × 1440, with one text of 12 to 20 pixels on it, and is seen reduced.",
         "- An error is a character to insert, delete or replace; a run of white space is one blank, and the width of"
         " forms does not count.",
         "- Verdicts: the five booleans for the picture against those for its text, asked of the running server."
         f" Pictures with more than {MOST_CHARACTERS} characters are not asked about, and in no share of equal"
         " verdicts.",
+        *([f"- Reader: manifest SHA-256 `{run.reader}`; text classifier: `{run.classifier}`."] if run.reader else []),
         "",
         "| | Pictures | Asked for | Measured |",
         "| --- | --- | --- | --- |",
         f"| error rate, clean, 16 pixels and more | {len(clean)} | at most {CLEAN_RATE:.0%} | {rate(clean):.2%} |",
         f"| error rate, memes | {len(memes)} | at most {MEME_RATE:.0%} | {rate(memes):.2%} |",
-        f"| equal verdicts | {len(results)} | at least {AGREEMENT:.0%} | {agreement(results):.1%} |",
+        f"| equal verdicts | {len(judged)} | at least {AGREEMENT:.0%} | {agreement(results):.1%} |",
+        f"| equal verdicts, of texts that are flagged | {len(flagged)} | |"
+        f" {f'{agreement(flagged):.1%}' if flagged else '–'} |",
         "",
         "| Kind | Size | Pictures | Error rate | Read without error | Equal verdicts |",
         "| --- | --- | --- | --- | --- | --- |",

@@ -177,7 +177,7 @@ PLAN = image_heads.Plan(
     "violence", "Visual violence",
     image_heads.among(("knife", "gun", "fight")), image_heads.among(("cat", "car", "cook", "street")),
     {"one": image_heads.among(("knife", "gun", "cat", "car")), "two": image_heads.among(("fight", "cook", "street"))},
-    {}, image_heads.among(()), "Nothing is known.",
+    {}, image_heads.among(()), image_heads.among(("brawl",)), "Weapons.", "Nothing is known.",
 )
 SOURCES = {"knife": 1, "gun": 1, "fight": 1, "cat": 0, "car": 0, "cook": 0, "street": 0}
 
@@ -214,6 +214,18 @@ def test_a_head_that_sees_ships_with_its_operating_point_at_a_half() -> None:
     assert (scores[~seen.harmful] >= 0.5).mean() <= 0.03
     assert (scores[seen.harmful] >= 0.5).mean() > 0.9
     assert set(report["one_source_left_out"]) == set(SOURCES)
+
+
+def test_what_a_head_was_not_made_for_is_told_and_changes_nothing() -> None:
+    some = rows(5)
+    brawl = some.where(some.sources == "fight")
+    brawl = replace(brawl, sources=np.full(len(brawl.sources), "brawl"))
+    both = image_heads.Rows(*(np.concatenate([getattr(some, name), getattr(brawl, name)])
+                              for name in ("features", "sources", "digests", "variants", "harmful")))
+    head, report = image_heads.make(both, PLAN, quiet)
+    alone, _ = image_heads.make(some, PLAN, quiet)
+    assert head is not None and alone is not None and np.array_equal(head.weight, alone.weight)
+    assert report["beside"]["brawl"]["pictures"] == 80 and report["beside"]["brawl"]["flagged"] > 0.9
 
 
 def test_a_head_that_sees_nothing_stays_out() -> None:
@@ -297,9 +309,12 @@ def test_what_ships_is_what_the_graph_computes_and_what_fails_is_taken_away(tmp_
 
 def test_every_source_has_one_place() -> None:
     violence, hate = image_heads.PLANS
-    folds = [set(filter(choice, [*image_heads.CALM, *image_heads.WEAPONS, "cctv-fights"])) for choice in violence.folds.values()]
+    judged = [*image_heads.CALM, *image_heads.FIREARMS]
+    folds = [set(filter(choice, judged)) for choice in violence.folds.values()]
     assert not folds[0] & folds[1]
-    assert folds[0] | folds[1] == {*image_heads.CALM, *image_heads.WEAPONS, "cctv-fights"}
+    assert folds[0] | folds[1] == set(judged)
+    assert all(len(fold & set(image_heads.FIREARMS)) == 1 for fold in folds), "one to learn from, one to judge on"
+    assert not any(violence.harmful(name) or violence.harmless(name) for name in image_heads.OTHER_VIOLENCE)
     assert not set(draw_symbols.PHOTOGRAPHS) & set(draw_symbols.PHOTOGRAPHS_APART)
     assert {*draw_symbols.PHOTOGRAPHS, *draw_symbols.PHOTOGRAPHS_APART} <= set(image_heads.CALM)
     # What lies under the symbols kept aside is kept aside with them, and nothing that lies under the others.

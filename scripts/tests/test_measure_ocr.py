@@ -56,13 +56,15 @@ def drawn(text: str, kind: str = "plain", size: int = 20, png: bytes = b"xy") ->
 
 
 def test_the_same_seed_draws_the_same_pictures() -> None:
-    one, again, other = (pages.draw(5, seed, None) for seed in (3, 3, 4))
+    one, again, other = (pages.draw(7, seed, None) for seed in (3, 3, 4))
     assert [(page.text, page.png) for page in one] == [(page.text, page.png) for page in again]
     assert [page.png for page in one] != [page.png for page in other]
-    assert [page.kind for page in one] == ["plain", "light on dark", "two columns", "turned", "meme"]
+    assert [page.kind for page in one] == ["plain", "light on dark", "two columns", "turned", "meme", "screen", "large screen"]
     for page in one:
         with Image.open(io.BytesIO(page.png)) as picture:
             assert picture.mode == "RGB" and min(picture.size) > page.size * 2
+            if page.kind in pages.SCREENS:
+                assert picture.size == pages.SCREENS[page.kind] and page.size <= 20
         assert 12 <= page.size <= 48 and page.text.strip()
 
 
@@ -115,22 +117,24 @@ def test_a_reader_that_fails_is_told(tmp_path: Path, body: str, said: str) -> No
 
 
 def test_verdicts_are_compared(server: Server) -> None:
-    assert ocr.agrees(server, drawn("hate", png=b"x"), 1) is True
-    assert ocr.agrees(server, drawn("calm"), 1) is True
-    assert ocr.agrees(server, drawn("hate"), 1) is False
-    assert ocr.agrees(server, drawn("x" * 501), 1) is None
+    asked = [drawn("hate", png=b"x"), drawn("calm"), drawn("hate"), drawn("x" * 501)]
+    results = ocr.compare(asked, ["", "", "", ""], server)
+    assert [result.agrees for result in results] == [True, True, False, None]
+    assert [result.is_flagged for result in results] == [True, False, True, False]
     stranger = Server(server.url, "other", server.model)
     with pytest.raises(MeasureError, match="answered 401 for the text of picture 7"):
-        ocr.agrees(stranger, drawn("calm"), 7)
+        ocr.verdicts(stranger, drawn("calm"), 7)
 
 
 def test_the_report_weighs_characters_and_keeps_memes_apart(server: Server) -> None:
     pictures = [drawn("a" * 80), drawn("b" * 20, size=12), drawn("c" * 100, "meme", 40)]
     results = ocr.compare(pictures, ["a" * 76, "", "c" * 90 + "d" * 10], server)
     assert [result.errors for result in results] == [4, 20, 10]
-    report = ocr.report(results, "alpha-4o-mini", 5, None)
+    report = ocr.report(results, ocr.Run("alpha-4o-mini", "aa", "bb", 5, None))
     assert "| error rate, clean, 16 pixels and more | 1 | at most 5% | 5.00% |" in report
     assert "| error rate, memes | 1 | at most 15% | 10.00% |" in report
     assert "| equal verdicts | 3 | at least 95% | 100.0% |" in report
     assert "| plain | 12 to 15 | 1 | 100.00% | 0 | 100.0% |" in report
-    assert "neither was measured" in report and "Noto.ttc`" in ocr.report(results, "m", 5, "/fonts/Noto.ttc")
+    assert "| equal verdicts, of texts that are flagged | 0 | | – |" in report
+    assert "neither was measured" in report and "`aa`" in report and "`bb`" in report
+    assert "Noto.ttc`" in ocr.report(results, ocr.Run("m", None, None, 5, "/fonts/Noto.ttc"))

@@ -429,7 +429,7 @@ def test_pins_hold_no_addresses_and_every_recipe_resolves() -> None:
     half = {(item.name, item.recipe["recipe"]) for item in everything if item.device == "cuda"}
     assert half == {("generator", "decoder_half"), ("text", "encoder_half")}
     assert environment.runtime_source(sources) in sources.runtime.values()
-    for source in (sources.get(item.source.name) for item in components):
+    for source in (source for item in components for source in item.all_sources):
         for file in source.files:
             assert sum(part.bytes for part in file.parts) == file.bytes
             assert {part.package for part in file.parts} <= set(source.packages)

@@ -2,7 +2,7 @@
 """Computes what an image classifier's last pooling sees in pictures, for heads to be trained on.
 
 Owns one npz file: `features` [rows, width] float16 (the `features` output of
-the built graph), and a row's `sources`, `digests` (of the file), `variants`.
+the built graph, which a recipe may take from another network), and a row's `sources`, `digests` (of the file), `variants`.
 Variant 0 is the picture as it is; the others are altered by chance, in the
 same way whatever the picture shows: cropped, squashed, mirrored, stamped with
 a watermark, reduced, compressed. Weapon pictures more often come squashed and
@@ -31,6 +31,8 @@ import time
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnx.utils
 import onnxruntime as ort
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
@@ -110,6 +112,13 @@ def variant(data: bytes, digest: str, number: int, seed: int) -> np.ndarray:
 # --- the network -------------------------------------------------------------
 
 
+def alone(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The part of a model that its features need, without what else looks at the pixels and without heads."""
+    if "features" not in [output.name for output in model.graph.output]:
+        raise SystemExit("the model has no features: build it anew (make models)")
+    return onnx.utils.Extractor(model).extract_model(["pixels"], ["features"])
+
+
 class Network:
     """A classifier whose `features` are asked for."""
 
@@ -118,13 +127,11 @@ class Network:
             model, _ = tfjs.convert({file.name: file for file in sorted(path.iterdir()) if file.is_file()})
             data = model.SerializeToString()
         else:
-            data = built_graph.load(path).SerializeToString(deterministic=True)
+            data = alone(built_graph.load(path)).SerializeToString(deterministic=True)
         self.digest = hashlib.sha256(data).hexdigest()
         settings = ort.SessionOptions()
         settings.intra_op_num_threads = threads
         self._session = ort.InferenceSession(data, settings, providers=["CPUExecutionProvider"])
-        if "features" not in [output.name for output in self._session.get_outputs()]:
-            raise SystemExit(f"{path} has no features: build it anew (make models)")
         self._size = int(self._session.get_inputs()[0].shape[1])
 
     def features(self, pixels: np.ndarray) -> np.ndarray:
