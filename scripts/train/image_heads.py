@@ -27,7 +27,7 @@ repository), folds over that repository cannot tell. `--classes` can: the
 classes rifle, assault rifle and revolver of the network's own ImageNet output,
 which has seen none of these pictures, are judged on the same ones.
 
-    .venv/bin/python scripts/train/image_heads.py --model alpha-4o-mini --classes CHECKPOINT.pth FEATURES.npz [...]
+    .venv/bin/python scripts/train/image_heads.py --model alpha-4o-mini --classes CHECKPOINT.pth -- FEATURES.npz [...]
 
 Runs in the build environment, with numpy alone; about half an hour on two cores.
 """
@@ -58,7 +58,7 @@ LEAST_AUPRC, MOST_FALSE = 0.85, 0.03
 # Harmless pictures of left-out sources that may reach the operating point: half of what is asked for, as the next
 # source is never like the last.
 AIM = 0.015
-STRENGTHS = (1e-3, 1e-2, 1e-1)
+STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)
 # Groups of sources that are left out in turn to choose the strength within a fold.
 INNER = 4
 MARKS = ("<!-- heads:begin -->", "<!-- heads:end -->")
@@ -538,7 +538,7 @@ def publish(folder: Path, heads: dict[str, Head], reports: dict[str, dict[str, A
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("features", nargs="+", type=Path, metavar="FEATURES.npz")
-    parser.add_argument("--model", required=True, help="identifier, such as alpha-4o-mini")
+    parser.add_argument("--model", nargs="+", required=True, help="identifiers of one network, such as alpha-4o-mini")
     parser.add_argument("--classes", type=Path, metavar="CHECKPOINT.pth", help="the network's own, for its ImageNet classes")
     options = parser.parse_args()
     rows, settings = load(options.features)
@@ -550,11 +550,12 @@ def main() -> int:
         if options.classes and plan.category == "violence":
             reports[plan.category]["classes"] = by_classes(rows, plan, options.classes)
         print(f"{plan.title}: {'ships' if head is not None else 'stays out: ' + '; '.join(reports[plan.category]['reasons'])}")
-    publish(ROOT / "models" / options.model, heads, reports, settings)
-    if heads:
-        print(f'Name "heads": "heads.safetensors" in the image recipe of models/{options.model}/model.json.')
-    else:
-        print(f'Take "heads" out of the image recipe of models/{options.model}/model.json if it is there.')
+    for model in options.model:
+        publish(ROOT / "models" / model, heads, reports, settings)
+        if heads:
+            print(f'Name "heads": "heads.safetensors" in the image recipe of models/{model}/model.json.')
+        else:
+            print(f'Take "heads" out of the image recipe of models/{model}/model.json if it is there.')
     return 0
 
 
