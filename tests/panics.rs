@@ -47,7 +47,8 @@ fn a_panic_is_logged_by_its_place_and_not_by_what_it_said() {
 fn a_panic_whose_line_cannot_be_written_ends_its_thread_alone() {
     let full = File::options().write(true).open("/dev/full").unwrap();
     let mut again = Command::new(std::env::current_exe().unwrap());
-    let one = ["--exact", "in_a_process_that_cannot_log_a_thread_panics", "--ignored"];
+    // Captured, what is written to standard error would arrive after all.
+    let one = ["--exact", "in_a_process_that_cannot_log_a_thread_panics", "--ignored", "--nocapture"];
     let done = again.args(one).stderr(full).output().unwrap();
     let said = String::from_utf8_lossy(&done.stdout);
     assert!(done.status.success() && said.contains("1 passed"), "{:?} {said}", done.status);
