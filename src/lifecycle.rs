@@ -2,7 +2,7 @@
 //!
 //! Owns the two stop tokens, the tracker of tasks to wait for, and the process signals. A soft stop means: not
 //! ready, accept nothing new, finish what is under way. A hard stop means: let go now. Refuses to exit the process;
-//! that is `main`'s. Runs on the tokio runtime.
+//! that is `cli`'s and `main`'s. Runs on the tokio runtime.
 
 use std::{
     future::poll_fn,

@@ -66,6 +66,8 @@ const KEEPERS: &[(&str, &[&str])] = &[
     ("prometheus", &["telemetry"]),
     ("rayon", &["cli", "service"]),
     ("redis", &["access"]),
+    // Ends the process on the spot.
+    ("signal_hook", &["cli"]),
     ("tokio", &["access", "cli", "engine", "http", "lifecycle", "service", "telemetry"]),
     ("tokio_util", &["http", "lifecycle"]),
     ("whichlang", &["service"]),

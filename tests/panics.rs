@@ -1,8 +1,10 @@
-//! What a panic leaves in the log, in a process of its own: the hook is the process's.
+//! What a panic leaves in the log, in processes of their own: the hook is the process's.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
+    fs::File,
     io,
+    process::Command,
     sync::{Arc, Mutex},
 };
 
@@ -39,4 +41,22 @@ fn a_panic_is_logged_by_its_place_and_not_by_what_it_said() {
     assert_eq!((&line["level"], &line["fields"]["message"]), (&"ERROR".into(), &"panic".into()));
     assert!(line["fields"]["place"].as_str().unwrap().starts_with("tests/panics.rs:"), "{logged}");
     assert_eq!(line["span"]["request_id"], "seven");
+}
+
+#[test]
+fn a_panic_whose_line_cannot_be_written_ends_its_thread_alone() {
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let mut again = Command::new(std::env::current_exe().unwrap());
+    // Captured, what is written to standard error would arrive after all.
+    let one = ["--exact", "in_a_process_that_cannot_log_a_thread_panics", "--ignored", "--nocapture"];
+    let done = again.args(one).stderr(full).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success() && said.contains("1 passed"), "{:?} {said}", done.status);
+}
+
+#[test]
+#[ignore = "the test above runs it with a standard error that takes nothing"]
+fn in_a_process_that_cannot_log_a_thread_panics() {
+    subscriber::install(subscriber::Format::Json, "info").unwrap();
+    assert!(std::thread::spawn(|| panic!("and its line cannot be written")).join().is_err());
 }

@@ -70,6 +70,8 @@ def _part(
         texts[Path(package["license_file"]).name] = (folder / package["license_file"]).read_bytes()
     texts = texts or kept_texts(places, name)
     texts = texts or standard_texts(places, name, licence, ", ".join(package["authors"]))
+    # It lies beside the data that it is about, wherever those are.
+    texts = {**{path.name: path.read_bytes() for path in folder.rglob("LICENSE-UNICODE")}, **texts}
     about: dict[str, Any] = {"purl": purl("cargo", name, version)}
     checksum = checksums.get((name, version))
     if checksum:

@@ -123,7 +123,7 @@ def metrics() -> dict[str, Metric]:
 
 def label_values(name: str) -> set[str]:
     """A closed set of values of a label, such as TASKS."""
-    listed = re.search(rf"pub const {name}: \[&str; \d+\] = \[(.*?)\];", _source("telemetry/metrics.rs"))
+    listed = re.search(rf"pub const {name}: \[&str; \d+\] =\s+\[(.*?)\];", _source("telemetry/metrics.rs"))
     assert listed, f"{name} is not where it was"
     return set(re.findall(r'"(\w+)"', listed[1]))
 

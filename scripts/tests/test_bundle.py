@@ -33,6 +33,18 @@ case "$1" in
     --print) echo "$SYSROOT" ;;
 esac
 """
+DEPLOY = [
+    "compose.env.example",
+    "compose.yaml",
+    "grafana/dichroic.json",
+    "helm/dichroic/.helmignore",
+    "helm/dichroic/Chart.yaml",
+    "helm/dichroic/templates/service.yaml",
+    "nginx.conf",
+    "prometheus.yml",
+    "prometheus/alerts.yml",
+    "systemd/dichroic.service",
+]
 LICENCE_OF_LINKED = "Anna and Ben permit this."
 
 
@@ -56,9 +68,10 @@ class BundleCheckout(FakeCheckout):
         self.text("examples/rust/src/main.rs", "fn main() {}")
         self.text("examples/rust/target/debug/example", "built")
         self.text("docs/operations.md", "How to run it.")
-        for name in ("systemd/dichroic.service", "nginx.conf", "prometheus/alerts.yml", "grafana/dichroic.json"):
+        for name in DEPLOY:
             self.text(f"deploy/{name}", name)
-        self.text("deploy/keys/keys.json", "secret")
+        for name in ("keys/keys.json", ".env", "tls/tls.key"):
+            self.text(f"deploy/{name}", "secret")
         self.binary = self.text("target/release/dichroic", "server")
         self.crates()
         for name, program in (("cargo", CARGO), ("rustc", RUSTC)):
@@ -97,6 +110,8 @@ class BundleCheckout(FakeCheckout):
                 source = f'source = "registry"\nchecksum = "{checksum}"\n'
                 lock += f'\n[[package]]\nname = "{name}"\nversion = "0.1.0"\n{source}'
         (self.folder / "registry/linked/LICENSE-MIT").write_text(LICENCE_OF_LINKED)
+        (self.folder / "registry/linked/src/tables").mkdir(parents=True)
+        (self.folder / "registry/linked/src/tables/LICENSE-UNICODE").write_text("Unicode permits this.")
         (self.folder / "registry/builder/COPYING").write_text("Copy it.")
         (self.folder / f"registry/{vendored}/res").mkdir()
         with zipfile.ZipFile(self.folder / f"registry/{vendored}/res/v5.0.0.zip", "w") as archive:
@@ -169,10 +184,7 @@ def test_it_holds_what_a_server_and_its_operator_need_and_nothing_else(checkout:
         "SHA256SUMS",
         "THIRD_PARTY.md",
         "bin/dichroic",
-        "deploy/grafana/dichroic.json",
-        "deploy/nginx.conf",
-        "deploy/prometheus/alerts.yml",
-        "deploy/systemd/dichroic.service",
+        *(f"deploy/{name}" for name in DEPLOY),
         "docs/operations.md",
         "examples/curl.sh",
         "examples/rust/src/main.rs",
@@ -197,6 +209,7 @@ def test_every_licence_is_there_with_the_names_of_those_who_gave_it(checkout: Bu
     files = tree(checkout.unpack())
     texts = {name.removeprefix("licences/"): text.decode() for name, text in files.items() if "licences/" in name}
     assert texts["crates/linked-0.1.0/LICENSE-MIT"] == LICENCE_OF_LINKED
+    assert texts["crates/linked-0.1.0/LICENSE-UNICODE"] == "Unicode permits this."
     assert texts["crates/builder-0.1.0/COPYING"] == "Copy it."
     # It carries none: the standard text, with the names that it declares.
     assert "Copyright (c) Carla\n" in texts["crates/bare-0.1.0/MIT.txt"]
@@ -223,6 +236,28 @@ def test_the_notices_alone_are_those_of_the_bundle(checkout: BundleCheckout) -> 
     # Needed, and made by others; a crate that only tests need is neither.
     rows = re.findall(r"^\| (\S.*?) \| \S+ \| (.+?) \| `licences/", notices.read_text(), re.MULTILINE)
     assert ("linked", "MIT OR Apache-2.0") in rows and "tester" not in dict(rows) and "dichroic" not in dict(rows)
+
+
+def test_an_image_gets_what_a_bundle_says_of_others(checkout: BundleCheckout) -> None:
+    succeeded(checkout.bundle())
+    files = tree(checkout.unpack())
+    said = {name: text for name, text in files.items() if name.startswith(("licences/", "THIRD_PARTY", "sbom"))}
+    shutil.rmtree(checkout.out)
+    about = checkout.folder / "about"
+    for words, models in ([], True), (["--without-models"], False):
+        succeeded(checkout.bundle("--about", str(about), *words))
+        written = tree(about)
+        shutil.rmtree(about)
+        if models:
+            assert written == said
+        else:
+            assert set(written) == {name for name in said if not name.startswith("licences/models/")}
+            bill = json.loads(written["sbom.cdx.json"])
+            kinds = {part["type"] for part in bill["components"]}
+            assert kinds == {"library"} and "alpha" not in written["THIRD_PARTY.md"].decode()
+    assert not checkout.out.exists(), "no archive was asked for"
+    done = checkout.bundle("--without-models")
+    assert done.returncode == 2 and "--without-models goes with --about alone" in done.stderr
 
 
 def test_a_licence_that_nobody_has_the_text_of_stops_it(checkout: BundleCheckout) -> None:

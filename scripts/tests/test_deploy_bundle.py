@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,13 +32,8 @@ except ImportError:
 BINARY = Path(os.environ.get("DICHROIC_TEST_BUNDLED", ROOT / "target/bundled/dichroic"))
 PYTHON = ROOT / ".venv/bin/python"
 CATEGORIES = ["sexual", "hate", "self_harm", "violence", "defamation"]
-# Makes a key pair as `minisign -G -W` does, with the library that signs.
-MAKE_KEYS = """
-import minisign, sys
-pair = minisign.KeyPair.generate()
-for name, key in ((sys.argv[1], pair.secret_key), (sys.argv[2], pair.public_key)):
-    open(name, "wb").write(bytes(key) + b"\\n")
-"""
+# The program that those have who get a bundle; scripts/deploy_tools brings it.
+MINISIGN = Path(sys.executable).with_name("minisign")
 
 
 def model() -> str:
@@ -64,7 +60,9 @@ def bundle(work: Path) -> Path:
     assert PYTHON.is_file(), "run `make setup` first (make test does)"
     assert BINARY.is_file(), f"{BINARY} is missing: make test-deploy builds it"
     keys = [str(work / "minisign.key"), str(work / "minisign.pub")]
-    subprocess.run([PYTHON, "-c", MAKE_KEYS, *keys], check=True)
+    # -W: without a password.
+    made = minisign("-G", "-W", "-s", keys[0], "-p", keys[1])
+    assert made.returncode == 0, made.stderr
     command = [PYTHON, "scripts/bundle", str(BINARY), "--out", str(work), "--models", model(), "--level", "1"]
     environment = {**os.environ, "SIGNING_KEY": keys[0], "SIGNING_PASSWORD_FILE": ""}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=600)
@@ -82,6 +80,10 @@ def unpacked(bundle: Path) -> Path:
     (top,) = folder.iterdir()
     assert top.name.startswith(f"dichroic-{cargo_version()}-linux-")
     return top
+
+
+def minisign(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([MINISIGN, *words], capture_output=True, text=True, check=False, timeout=120)
 
 
 def check(top: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -114,9 +116,33 @@ def test_the_server_of_a_bundle_is_no_client(unpacked: Path) -> None:
     assert done.returncode == 2 and "unrecognized subcommand 'bench'" in done.stderr
 
 
-def test_settings_and_unit_are_those_of_the_checkout(unpacked: Path) -> None:
-    for name in ("deploy/dichroic.example.toml", "deploy/systemd/dichroic.service"):
-        assert (unpacked / name).read_bytes() == (ROOT / name).read_bytes(), name
+def test_minisign_itself_takes_our_signatures_and_no_other_file(bundle: Path, unpacked: Path) -> None:
+    key = ["-p", bundle.parent / "minisign.pub"]
+    title = bundle.name.removesuffix(".tar.gz")
+    for signed in (bundle, unpacked / "SHA256SUMS"):
+        # -H: the hash was signed, as large files need it.
+        done = minisign("-V", "-H", *key, "-m", signed)
+        assert done.returncode == 0, done.stderr
+        assert "Signature and comment signature verified" in done.stdout and f"Trusted comment: {title} " in done.stdout
+        done = minisign("-V", *key, "-m", unpacked / "LICENSE", "-x", f"{signed}.minisig")
+        assert done.returncode != 0 and "verification failed" in done.stderr
+
+
+def test_what_the_pages_explain_is_that_of_the_checkout(unpacked: Path) -> None:
+    explained = set(re.findall(r"\bdeploy/[\w./-]*\w", (unpacked / "docs/operations.md").read_text(encoding="utf-8")))
+    # An image is built from a checkout; the rest is the operator's.
+    explained -= {"deploy/Containerfile", "deploy/.env", "deploy/keys", "deploy/tls"}
+    assert {"deploy/compose.yaml", "deploy/helm/dichroic", "deploy/systemd/dichroic.service"} <= explained
+    for name in explained:
+        assert contents(unpacked / name) == contents(ROOT / name) != {}, name
+    # And what the composition mounts, beside the keys.
+    mounts = set(re.findall(r"- (\./[\w./-]+):", (unpacked / "deploy/compose.yaml").read_text(encoding="utf-8"))) - {"./keys"}
+    assert mounts and all((unpacked / "deploy" / mount).is_file() for mount in mounts), mounts
+
+
+def contents(place: Path) -> dict[str, bytes]:
+    files = [place] if place.is_file() else [path for path in place.rglob("*") if path.is_file()]
+    return {path.relative_to(place).as_posix(): path.read_bytes() for path in files}
 
 
 def test_the_bill_of_materials_is_cyclonedx_and_has_every_crate(unpacked: Path) -> None:

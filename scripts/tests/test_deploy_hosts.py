@@ -67,7 +67,10 @@ def test_what_runs_has_no_shell_no_root_and_nothing_to_run_one_with() -> None:
     # The variables of an image would win over a mounted file.
     assert "ENV" not in words
     copies = [rest for word, rest in stages()["full"] if word == "COPY"]
-    assert copies == ["--from=build /image-models /opt/dichroic/models"]
+    assert copies == [
+        "--from=build /image-models /opt/dichroic/models",
+        "--from=build /image-about /usr/share/doc/dichroic",
+    ]
 
 
 def test_everything_that_is_copied_in_exists_and_is_let_through() -> None:
@@ -79,7 +82,7 @@ def test_everything_that_is_copied_in_exists_and_is_let_through() -> None:
         assert (ROOT / path).exists(), path
         assert f"!{path}" in patterns, f"{path} is not let through"
     # Everything that cargo and the set-up read is among them.
-    needed = ["Cargo.toml", "Cargo.lock", "src", "benches", "scripts", "models", "Makefile", "LICENSE"]
+    needed = ["Cargo.toml", "Cargo.lock", "src", "benches", "scripts", "models", "Makefile", "LICENSE", "licences"]
     assert set(needed) <= set(copied)
     assert "models/*/build" in patterns, "built models would be taken along, of another machine"
 
@@ -160,6 +163,43 @@ def test_a_library_that_is_missing_fails_the_build(checkout: Path) -> None:
     broken.chmod(0o755)
     done = lay_out(checkout, broken, nginx)
     assert done.returncode != 0 and "libz.so.9 => not found" in done.stderr
+
+
+def test_the_image_says_what_others_made_of_it_with_every_licence(tmp_path: Path) -> None:
+    """By the commands of the build stage, from what is copied into it, in its order."""
+    place = tmp_path / "src"
+    place.mkdir()
+    # What the set-up and the compiler leave there.
+    made = [".venv", "runtime"]
+    for name in [*(path for word, rest in stages()["build"] if word == "COPY" for path in rest.split()[:-1]), *made]:
+        if name == "scripts":
+            shutil.copytree(ROOT / name, place / name, ignore=shutil.ignore_patterns("tests", "train", "node_modules"))
+        elif not (place / name).exists():
+            (place / name).parent.mkdir(exist_ok=True)
+            (place / name).symlink_to(ROOT / name)
+    (command,) = [rest for word, rest in stages()["build"] if word == "RUN" and "scripts/bundle" in rest]
+    done = subprocess.run(
+        ["/bin/sh", "-c", command.replace("/image", f"{tmp_path}/image")],
+        cwd=place,
+        env={**os.environ, "SOURCE_DATE_EPOCH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    for about, models in ((tmp_path / "image/usr/share/doc/dichroic", False), (tmp_path / "image-about", True)):
+        notices = (about / "THIRD_PARTY.md").read_text(encoding="utf-8")
+        named = re.findall(r"`(licences/.+)`", notices)
+        assert len(named) > 200
+        for folder in named:
+            assert any(path.stat().st_size for path in (about / folder).rglob("*") if path.is_file()), folder
+        assert any(name.startswith("licences/models/") for name in named) == models
+        assert (about / "licences/onnxruntime/ThirdPartyNotices.txt").is_file()
+        bill = json.loads((about / "sbom.cdx.json").read_text(encoding="utf-8"))
+        assert ("machine-learning-model" in {part["type"] for part in bill["components"]}) == models
+        # Nobody hands a moment on: it is that of the build.
+        assert not bill["metadata"]["timestamp"].startswith("1980")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason=TAKES_ROOT)

@@ -16,18 +16,20 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import promql_parser as promql
 import pytest
 import yaml
 from rust_sources import ROOT, error_codes, label_values, metrics, operations, settings
-from tiny_replica import MODEL, Answer, Replica, free_port, make_key
+from tiny_replica import MODEL, Answer, Endpoint, Replica, eventually, free_port, make_key
 
 DEPLOY = ROOT / "deploy"
-PROMTOOL = Path(sys.executable).with_name("promtool")
+PROMTOOL, PROMETHEUS = (Path(sys.executable).with_name(name) for name in ("promtool", "prometheus"))
 # What Prometheus itself adds: the series of whether a target answered, and the labels of where it was.
 OWN_SERIES = {"up"}
 TARGET_LABELS = {"job", "instance", "namespace", "pod"}
@@ -178,13 +180,30 @@ def test_the_statuses_that_are_counted_are_the_ones_that_are_asked_for() -> None
     assert set(re.findall(r'Self::\w+ => "(\w+)"', redis)) == {"away", "timeout", "error"}
 
 
+def test_refusals_that_alerts_ask_for_are_counted_from_the_start() -> None:
+    """An increase over a series that appears with its first event would miss that event."""
+    refusals = label_values("REFUSALS")
+    assert refusals <= set(error_codes()) | {"caller_left"}
+    assert {code for code, (status, _) in error_codes().items() if status in (401, 429)} <= refusals
+    asked = {
+        reason
+        for rule in rules()
+        for selected in selections(promql.parse(rule["expr"]))
+        if selected.name == "dichroic_rejected_total"
+        for label, _, value in selected.values
+        if label == "reason"
+        for reason in value.split("|")
+    }
+    assert asked and asked <= refusals
+
+
 def test_what_may_panic_is_counted_under_a_name_that_is_known() -> None:
     counted = set()
     for path in ("src/http/observe.rs", "src/http/extract.rs"):
         source = (ROOT / path).read_text(encoding="utf-8")
         counted |= set(re.findall(r'task_panics\s*\.with_label_values\(&\["(\w+)"\]\)', source))
     serve = (ROOT / "src/cli/serve.rs").read_text(encoding="utf-8")
-    counted |= set(re.findall(r'every_round\(\s*&lifecycle,\s*&metrics,\s*"(\w+)"', serve))
+    counted |= set(re.findall(r'every_round\(\s*&?lifecycle,\s*&?metrics,\s*"(\w+)"', serve))
     pool = (ROOT / "src/service/pool.rs").read_text(encoding="utf-8")
     counted |= set(re.findall(r'Self::\w+ => "(\w+)"', pool))
     assert counted == label_values("TASKS")
@@ -275,6 +294,49 @@ def test_the_scrape_configuration_is_one_that_prometheus_takes(tmp_path: Path) -
     assert asked == {job["job_name"]}
 
 
+def test_prometheus_finds_the_replicas_and_sees_one_go(tmp_path: Path) -> None:
+    """A real one, with the composition's configuration; only the addresses are others, and the times shorter."""
+    text = (DEPLOY / "prometheus.yml").read_text(encoding="utf-8")
+    (mounted,) = yaml.safe_load(text)["rule_files"]
+    text = text.replace(mounted, str(DEPLOY / "prometheus/alerts.yml")).replace(": 15s", ": 1s")
+    (job,) = yaml.safe_load(text)["scrape_configs"]
+    with ExitStack() as stopped:
+        replicas = []
+        for name in job["static_configs"][0]["targets"]:
+            replica = Replica(tmp_path / name.partition(":")[0], tmp_path / "keys.json")
+            stopped.callback(replica.stop)
+            replicas.append(replica)
+            text = text.replace(name, f"{replica.host}:{replica.port}")
+        (tmp_path / "prometheus.yml").write_text(text, encoding="utf-8")
+        watching = Endpoint("127.0.0.1", free_port())
+        flags = [f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data"]
+        with open(tmp_path / "log", "wb") as log:
+            process = subprocess.Popen(
+                [PROMETHEUS, *flags, f"--web.listen-address=127.0.0.1:{watching.port}"], stdout=log, stderr=log
+            )
+        stopped.callback(process.wait)
+        stopped.callback(process.terminate)
+
+        def up() -> dict[str, str]:
+            try:
+                status, body = watching.get("/api/v1/query?query=" + quote('up{job="dichroic"}'))
+            except OSError:
+                return {}
+            found = json.loads(body)["data"]["result"] if status == 200 else []
+            return {series["metric"]["instance"]: series["value"][1] for series in found}
+
+        addresses = [f"{replica.host}:{replica.port}" for replica in replicas]
+        eventually(lambda: up() == dict.fromkeys(addresses, "1"), (tmp_path / "log").read_text()[-2000:], 60)
+        replicas[0].stop()
+        eventually(lambda: up() == {addresses[0]: "0", addresses[1]: "1"}, "it did not see that one is gone", 60)
+
+        def judged() -> list[str]:
+            groups = json.loads(watching.get("/api/v1/rules")[1])["data"]["groups"]
+            return [rule["health"] for group in groups for rule in group["rules"]]
+
+        eventually(lambda: judged() == ["ok"] * len(rules()), "a rule could not be judged", 60)
+
+
 # --- the autoscaler's metric -----------------------------------------------------
 
 
@@ -344,6 +406,24 @@ def test_panels_ask_for_what_the_server_tells(panel: dict[str, Any]) -> None:
             assert chosen <= {(label, value) for label, _, value in selected.values}
 
 
+def test_prometheus_takes_the_query_of_every_panel(tmp_path: Path) -> None:
+    """As recording rules, the one form in which promtool reads queries from a file."""
+    queries = [target["expr"] for panel in panels() for target in panel["targets"]]
+    named = [{"record": f"panel:{number}", "expr": plain(query)} for number, query in enumerate(queries)]
+    done = checked(tmp_path, named)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"SUCCESS: {len(queries)} rules found" in done.stdout and len(queries) > 30
+    # And one that Grafana alone can read is refused.
+    done = checked(tmp_path, [*named, {"record": "panel:left", "expr": "rate(dichroic_requests_total[$__interval])"}])
+    assert done.returncode != 0 and "panel:left" in done.stdout + done.stderr
+
+
+def checked(folder: Path, named: list[dict[str, str]]) -> subprocess.CompletedProcess[str]:
+    group = {"name": "panels", "rules": named}
+    (folder / "panels.yml").write_text(yaml.safe_dump({"groups": [group]}), encoding="utf-8")
+    return promtool("check", "rules", "panels.yml", folder=folder)
+
+
 def plain(query: str) -> str:
     for macro, value in GRAFANA_MACROS.items():
         query = query.replace(macro, value)
@@ -394,7 +474,6 @@ BATCH_TOKENS = "256"
 APPEAR_WITH_USE = {
     "dichroic_requests_total",
     "dichroic_request_duration_seconds",
-    "dichroic_rejected_total",
 }
 # Name and values of the labels, in the labels' order, without `model`.
 Series = tuple[str, ...]

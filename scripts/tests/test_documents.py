@@ -44,6 +44,14 @@ def test_the_guide_has_every_operation_with_its_scope() -> None:
     assert listed == operations()
 
 
+def test_every_metric_is_explained_once() -> None:
+    table = read("docs/operations.md").split("| Metric | What it is |", 1)[1].split("\n\n", 1)[0]
+    cells = [line.split("|")[1] for line in table.splitlines()[2:]]
+    named = [name for cell in cells for name in words(cell) if name.startswith(("dichroic_", "process_"))]
+    assert len(named) > 25, "the table is not written as this test reads it"
+    assert len(named) == len(set(named)), sorted(name for name in named if named.count(name) > 1)
+
+
 def test_the_guide_has_the_limits_of_the_sources() -> None:
     guide = read("docs/api.md")
     assert f"at most {constant('http/extract.rs', 'TEXT_BODY_BYTES') >> 10} KiB" in guide

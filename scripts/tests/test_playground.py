@@ -92,7 +92,9 @@ class Visit:
         expect(self.page.locator("#status")).to_have_text(status, timeout=ANSWER_MS)
 
     def paths(self) -> list[str]:
-        return [urlsplit(url).path for url in self.asked if url.startswith(self.server.url)]
+        """What the page asked for after a person's doing: which models are loaded it asks by itself."""
+        asked = [urlsplit(url).path for url in self.asked if url.startswith(self.server.url)]
+        return [path for path in asked if path != "/readyz"]
 
     def refuse(self, path: str, status: int, error: Mapping[str, str], headers: dict[str, str] | None = None) -> None:
         """Puts an answer of the server's form in the place of its own."""
@@ -132,7 +134,8 @@ def visiting(browser: playwright.Browser, server: Running, model: str) -> Iterat
     page.on("console", lambda line: result.complaints.append(line.text) if line.type in ("error", "warning") else None)
     result.go("/")
     page.get_by_label("API key").fill(server.key)
-    page.get_by_role("combobox", name="Model").select_option(model)
+    # The one that is loaded, whichever is the default.
+    expect(page.get_by_role("combobox", name="Model")).to_have_value(model)
     yield result
     url = page.url
     context.close()
@@ -185,6 +188,32 @@ def states(visit: Visit) -> Iterator[str]:
     visit.ask()
     expect(page.locator("#wanted-error")).to_be_visible()
     yield "fields"
+
+
+def test_the_model_at_first_is_one_that_is_loaded(visit: Visit) -> None:
+    page, select = visit.page, visit.page.get_by_role("combobox", name="Model")
+    report = {"status": "not_ready", "models": [{"id": "gamma-1.5-flash", "ready": False}, {"id": "delta-3.1"}]}
+    page.route("**/readyz", lambda route: route.fulfill(status=503, json=report))
+    page.reload()
+    expect(select).to_have_value("gamma-1.5-flash")
+    # What a person has chosen before that is known stays.
+    held: list[playwright.Route] = []
+    page.unroute("**/readyz")
+    page.route("**/readyz", lambda route: held.append(route))
+    with page.expect_request("**/readyz"):
+        page.reload()
+    select.select_option("beta-3-haiku")
+    with page.expect_response("**/readyz"):
+        held[0].fulfill(json=report)
+    page.evaluate("new Promise((done) => setTimeout(done))")
+    expect(select).to_have_value("beta-3-haiku")
+    # And where a proxy keeps it to itself, the default.
+    page.unroute("**/readyz")
+    page.route("**/readyz", lambda route: route.fulfill(status=404, body="<h1>Not here</h1>"))
+    with page.expect_response("**/readyz"):
+        page.reload()
+    page.evaluate("new Promise((done) => setTimeout(done))")
+    expect(select).to_have_value("alpha-4o-mini")
 
 
 def test_a_text_gets_all_three_answers(visit: Visit) -> None:

@@ -139,13 +139,16 @@ class Replica(Endpoint):
             "DICHROIC_THREADS": "2",
             **settings,
         }
-        with open(folder / "log", "wb") as log:
-            self.process = subprocess.Popen([BINARY, "serve"], cwd=folder, env=environment, stdout=log, stderr=log)
+        self.process = self._launch([str(BINARY), "serve"], environment)
         try:
             self._await_ready()
         except BaseException:
             self.stop()
             raise
+
+    def _launch(self, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        with open(self.folder / "log", "wb") as log:
+            return subprocess.Popen(command, cwd=self.folder, env=environment, stdout=log, stderr=log)
 
     def _await_ready(self) -> None:
         deadline = time.monotonic() + READY_SECONDS

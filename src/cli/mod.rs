@@ -94,7 +94,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     let file = cli.config.as_deref();
     let settings = || Config::load(file, &ServeFlags::default());
     match cli.command {
-        Command::Serve(flags) => serve::run(&Config::load(file, &flags)?)?,
+        Command::Serve(flags) => serve::run(Config::load(file, &flags)?)?,
         Command::Check(args) => {
             return match &args.bundle {
                 Some(dir) => check::bundle(dir, args.public_key.as_deref()),

@@ -9,10 +9,12 @@ use super::compose::{Composer, placed, text_budget};
 use crate::{
     access::{Fallback, KeyStore, Limiter, MemoryLimiter, RedisLimiter},
     config::{Config, LogFormat},
+    domain::Device,
     http::{self, App, BodyLimits, ServeOptions, Tls},
     lifecycle::Lifecycle,
     registry::{Hashing, Registry},
     runtime::Runtime,
+    service::Services,
     telemetry::{Metrics, Traces, subscriber},
 };
 
@@ -22,12 +24,56 @@ const RELOAD: Duration = Duration::from_secs(2);
 const LAST_TRACES: Duration = Duration::from_secs(1);
 
 /// Serves until a signal.
-pub(super) fn run(config: &Config) -> anyhow::Result<()> {
+pub(super) fn run(config: Config) -> anyhow::Result<()> {
     let format = match config.log_format {
         LogFormat::Json => subscriber::Format::Json,
         LogFormat::Text => subscriber::Format::Text,
     };
     subscriber::install(format, &config.log)?;
+    let tokio = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(config.threads.get())
+        .thread_name("sockets")
+        .enable_all()
+        .build()
+        .context("cannot start the network threads")?;
+    let lifecycle = Lifecycle::new();
+    {
+        let _inside = tokio.enter();
+        // Before all that takes time: to the first process of a container, a signal without a handler is lost.
+        tokio.spawn(lifecycle.signals().context("cannot listen for signals")?);
+    }
+    let config = Arc::new(config);
+    let loading = {
+        let config = Arc::clone(&config);
+        tokio.spawn_blocking(move || load(&config))
+    };
+    let loaded = tokio.block_on(unless_stopped(&lifecycle, loading)).context("the start panicked")??;
+    let traces = match &config.otlp_endpoint {
+        Some(endpoint) => {
+            Traces::to(endpoint, &loaded.metrics, tokio.handle().clone()).context("cannot set up traces")?
+        }
+        None => Traces::default(),
+    };
+    let result = tokio.block_on(serve(&config, &loaded, &traces, &lifecycle));
+    traces.shutdown(LAST_TRACES);
+    // Tasks that ignore the hard stop must not keep the process.
+    tokio.shutdown_timeout(Duration::from_secs(1));
+    result?;
+    tracing::info!("stopped");
+    leave()
+}
+
+/// What is made before the socket is opened.
+struct Loaded {
+    keys: Arc<KeyStore>,
+    tls: Option<Arc<Tls>>,
+    metrics: Arc<Metrics>,
+    device: Device,
+    services: Arc<Services>,
+}
+
+/// Reads, hashes and loads, for as long as that takes: on a thread of its own, beside which signals are heard.
+fn load(config: &Config) -> anyhow::Result<Loaded> {
     let keys = Arc::new(open_keys(config)?);
     let tls = open_tls(config)?;
     let metrics = Metrics::new().context("cannot set up metrics")?;
@@ -43,65 +89,66 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
     let registry = Registry::open_for(device, &config.models_dir, &config.models, hashing)?;
     workers(config.threads.get()).build_global().context("cannot start the pool")?;
     let services = Arc::new(Composer::new(config, runtime, Arc::clone(&metrics)).services(&registry)?);
+    Ok(Loaded { keys, tls, metrics, device, services })
+}
 
-    let tokio = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(config.threads.get())
-        .thread_name("sockets")
-        .enable_all()
-        .build()
-        .context("cannot start the network threads")?;
-    let traces = match &config.otlp_endpoint {
-        Some(endpoint) => Traces::to(endpoint, &metrics, tokio.handle().clone()).context("cannot set up traces")?,
-        None => Traces::default(),
-    };
-    let result = tokio.block_on(async {
-        let lifecycle = Lifecycle::new();
-        tokio::spawn(lifecycle.signals().context("cannot listen for signals")?);
-        let listener = TcpListener::bind(config.listen)
-            .await
-            .with_context(|| format!("cannot listen on {}; is the port taken?", config.listen))?;
-        let readiness = services.readiness().await;
-        anyhow::ensure!(readiness.ready, "a model does not answer; run `dichroic check`");
-        let limiter = limiter(config, Arc::clone(&metrics)).await?;
-        every_round(&lifecycle, &metrics, "keys", {
-            let keys = Arc::clone(&keys);
-            move || _ = keys.reload_if_changed()
-        });
-        if let Some(tls) = tls.clone() {
-            every_round(&lifecycle, &metrics, "tls", move || _ = tls.reload_if_changed());
-        }
-        if text_budget(config, device).is_none() {
-            let (services, soft) = (Arc::clone(&services), lifecycle.soft().clone());
-            lifecycle.spawn(async move { _ = soft.run_until_cancelled(services.calibrate()).await });
-        }
-        if config.moderation_cache.is_some() {
-            let services = Arc::clone(&services);
-            every_round(&lifecycle, &metrics, "cache", move || services.forget_expired());
-        }
-        let app = App {
-            services: Arc::clone(&services),
-            keys,
-            limiter,
-            metrics,
-            traces: traces.clone(),
-            lifecycle: lifecycle.clone(),
-            bodies: BodyLimits { deadline: config.request_timeout, ..BodyLimits::default() },
-            playground: config.playground,
-        };
-        let options = ServeOptions {
-            max_connections: config.max_connections,
-            header_read_timeout: config.header_timeout,
-            grace: config.shutdown_grace,
-            tls,
-        };
-        http::serve(listener, http::router(app), options, lifecycle.clone()).await?;
-        tracing::info!("stopped");
-        Ok(())
+/// From the open socket to the end of the last request.
+async fn serve(config: &Config, loaded: &Loaded, traces: &Traces, lifecycle: &Lifecycle) -> anyhow::Result<()> {
+    let Loaded { keys, tls, metrics, device, services } = loaded;
+    let listener = TcpListener::bind(config.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}; is the port taken?", config.listen))?;
+    let readiness = unless_stopped(lifecycle, services.readiness()).await;
+    anyhow::ensure!(readiness.ready, "a model does not answer; run `dichroic check`");
+    let limiter = unless_stopped(lifecycle, limiter(config, Arc::clone(metrics))).await?;
+    every_round(lifecycle, metrics, "keys", {
+        let keys = Arc::clone(keys);
+        move || _ = keys.reload_if_changed()
     });
-    traces.shutdown(LAST_TRACES);
-    // Tasks that ignore the hard stop must not keep the process.
-    tokio.shutdown_timeout(Duration::from_secs(1));
-    result
+    if let Some(tls) = tls.clone() {
+        every_round(lifecycle, metrics, "tls", move || _ = tls.reload_if_changed());
+    }
+    if text_budget(config, *device).is_none() {
+        let (services, soft) = (Arc::clone(services), lifecycle.soft().clone());
+        lifecycle.spawn(async move { _ = soft.run_until_cancelled(services.calibrate()).await });
+    }
+    if config.moderation_cache.is_some() {
+        let services = Arc::clone(services);
+        every_round(lifecycle, metrics, "cache", move || services.forget_expired());
+    }
+    let app = App {
+        services: Arc::clone(services),
+        keys: Arc::clone(keys),
+        limiter,
+        metrics: Arc::clone(metrics),
+        traces: traces.clone(),
+        lifecycle: lifecycle.clone(),
+        bodies: BodyLimits { deadline: config.request_timeout, ..BodyLimits::default() },
+        playground: config.playground,
+    };
+    let options = ServeOptions {
+        max_connections: config.max_connections,
+        header_read_timeout: config.header_timeout,
+        grace: config.shutdown_grace,
+        tls: tls.clone(),
+    };
+    http::serve(listener, http::router(app), options, lifecycle.clone()).await?;
+    Ok(())
+}
+
+/// A part of the start. A signal ends it, and the process with it: nobody has asked anything yet.
+async fn unless_stopped<T>(lifecycle: &Lifecycle, part: impl Future<Output = T>) -> T {
+    let Some(done) = lifecycle.soft().run_until_cancelled(part).await else {
+        tracing::info!("stopped before it served");
+        leave()
+    };
+    done
+}
+
+/// Ends the process as a stop that was asked for. What still loads, measures or hangs in a model's library is not waited
+/// for; nor do that library's own last acts run, which must not happen under those threads.
+fn leave() -> ! {
+    signal_hook::low_level::exit(0)
 }
 
 /// The pool that loads the models, and then decodes pictures, cuts out what is written in them, and tokenises long

@@ -103,6 +103,10 @@ pub struct ModelMetrics {
 /// What may panic outside of the models' workers: an async thread, a large body being parsed, a long text being
 /// tokenised, a picture being decoded or read, the key file or the files of TLS being read, old scores being let go.
 pub const TASKS: [&str; 7] = ["request", "body", "text", "picture", "keys", "tls", "cache"];
+/// Refusals that somebody is called for: too much work, too many requests, a key that is missing, wrong or not for this,
+/// and callers who did not wait. The other values of that label are the codes of all other errors.
+pub const REFUSALS: [&str; 6] =
+    ["overloaded", "rate_limit_exceeded", "missing_api_key", "invalid_api_key", "insufficient_scope", "caller_left"];
 /// How a batch of spans may fare.
 pub const OUTCOMES: [&str; 2] = ["sent", "failed"];
 
@@ -184,6 +188,9 @@ impl Metrics {
         // At 0 from the start: no increase can be told of a series that appears with its first event.
         for task in TASKS {
             metrics.task_panics.with_label_values(&[task]);
+        }
+        for refusal in REFUSALS {
+            metrics.rejected.with_label_values(&[refusal]);
         }
         for outcome in OUTCOMES {
             metrics.trace_posts.with_label_values(&[outcome]);

@@ -22,7 +22,10 @@ pub struct SubscriberError(String);
 /// [`SubscriberError`] for a filter that does not parse, or a second call.
 pub fn install(format: Format, filter: &str) -> Result<(), SubscriberError> {
     let filter = EnvFilter::try_new(filter).map_err(|error| SubscriberError(error.to_string()))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A line that cannot be written, on a full disk or into a closed pipe, is lost. Otherwise that would be reported with
+    // `eprintln!`, which panics there, and the hook's own line would panic again: the end of the process.
+    let builder =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
     match format {
         Format::Json => builder.json().flatten_event(true).with_current_span(true).with_span_list(false).try_init(),
         Format::Text => builder.with_ansi(false).try_init(),

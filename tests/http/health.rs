@@ -163,6 +163,23 @@ async fn metrics_are_in_the_text_format_and_count_by_closed_labels() {
 }
 
 #[tokio::test]
+async fn refusals_that_alerts_are_about_are_at_zero_before_the_first() {
+    let answer = Server::new().get("/metrics").await;
+    let reasons = [
+        "overloaded",
+        "rate_limit_exceeded",
+        "missing_api_key",
+        "invalid_api_key",
+        "insufficient_scope",
+        "caller_left",
+    ];
+    for reason in reasons {
+        let line = format!("dichroic_rejected_total{{reason=\"{reason}\"}} 0");
+        assert!(answer.text().lines().any(|found| found == line), "no {line} in\n{}", answer.text());
+    }
+}
+
+#[tokio::test]
 async fn probes_need_no_key_and_are_not_limited() {
     let server = Server::with(Setup { limit: UsageLimit { per_minute: 1, burst: 1 }, ..Setup::default() });
     for path in ["/livez", "/readyz", "/metrics", "/openapi.json"] {
