@@ -8,11 +8,11 @@ use std::io::Cursor;
 
 use image::{
     DynamicImage, ImageDecoder, ImageFormat, Rgba, RgbaImage,
-    codecs::{bmp::BmpDecoder, jpeg::JpegDecoder, png::PngDecoder, tiff::TiffDecoder, webp::WebPDecoder},
+    codecs::{bmp::BmpDecoder, png::PngDecoder, tiff::TiffDecoder, webp::WebPDecoder},
     metadata::Orientation,
 };
 
-use super::{Frame, ImageError, Limits, animation, scan};
+use super::{Frame, ImageError, Limits, animation, jpeg, scan};
 
 /// Bytes a decoder may allocate for each pixel allowed: 8 for 16-bit RGBA and half as much again for what a
 /// decoder keeps beside it. A second guard; sizes were checked before.
@@ -30,7 +30,10 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Vec<Frame>, ImageError> {
         return Err(ImageError::TooLarge);
     }
     match image::guess_format(bytes) {
-        Ok(ImageFormat::Jpeg) => jpeg(bytes, limits),
+        Ok(ImageFormat::Jpeg) => {
+            let (picture, orientation) = jpeg::decode(bytes, limits)?;
+            flatten(picture, orientation)
+        }
         Ok(ImageFormat::Png) => png(bytes, limits),
         Ok(ImageFormat::WebP) => webp(bytes, limits),
         Ok(ImageFormat::Gif) => animation::gif(bytes, limits),
@@ -38,15 +41,6 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Vec<Frame>, ImageError> {
         Ok(ImageFormat::Tiff) => tiff(bytes, limits),
         _ => Err(ImageError::Unsupported),
     }
-}
-
-fn jpeg(bytes: &[u8], limits: &Limits) -> Result<Vec<Frame>, ImageError> {
-    let decoder = JpegDecoder::new(Cursor::new(bytes))?;
-    admit(decoder.dimensions(), limits)?;
-    if !scan::jpeg_is_complete(bytes) {
-        return Err(ImageError::Corrupt);
-    }
-    still(decoder, limits)
 }
 
 fn png(bytes: &[u8], limits: &Limits) -> Result<Vec<Frame>, ImageError> {

@@ -1,6 +1,6 @@
 //! Pictures: compressed bytes to upright RGB frames, frames to network input, and where text is on them.
 //!
-//! Owns every decoder and is the only room that imports `image` and `gif`. Judges by magic bytes, whatever a
+//! Owns every decoder and is the only room that imports `image`, `gif` and `zune_jpeg`. Judges by magic bytes, whatever a
 //! request claims, and refuses by what the header says before pixels are allocated. Knows nothing of moderation.
 //! Pure functions without state, run on whichever thread calls them: they take milliseconds, so not on one that
 //! serves sockets.
@@ -8,6 +8,7 @@
 mod animation;
 mod decode;
 mod geometry;
+mod jpeg;
 pub mod reading;
 mod resize;
 mod scan;

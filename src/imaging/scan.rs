@@ -1,7 +1,7 @@
 //! Containers walked without unpacking: how many frames, how large, and whether the file ends where it should.
 //!
-//! The decoders answer some of this themselves, but late (after allocating), leniently (a JPEG cut in half decodes to
-//! a half-grey picture) or not at all (the number of frames of a GIF). One pass over headers, no allocation; offsets
+//! The decoders answer some of this themselves, but late (after allocating), leniently or not at all (the number of
+//! frames of a GIF). One pass over headers, no allocation; offsets
 //! come from the file and are never trusted: every read is checked, and the walk only moves forward.
 
 /// What the frames of a GIF claim.
@@ -240,39 +240,6 @@ pub(super) fn tiff_is_credible(bytes: &[u8]) -> bool {
     credible() == Some(true)
 }
 
-/// Whether the end marker is reached from the start: pictures inside metadata do not count.
-pub(super) fn jpeg_is_complete(bytes: &[u8]) -> bool {
-    let mut at = 2;
-    while let Some(marker) = jpeg_marker(bytes, &mut at) {
-        match marker {
-            0xD9 => return true,
-            // Stand-alone markers, and stuffed zeros between segments.
-            0x00 | 0x01 | 0xD0..=0xD8 => {}
-            _ => {
-                let Some(length) = be16(bytes, at) else {
-                    return false;
-                };
-                at += usize::from(length.max(2));
-            }
-        }
-    }
-    false
-}
-
-/// The next marker; moves behind it. Skips fill bytes and entropy-coded data, in which 0xFF is followed by 0 or by a
-/// restart marker.
-fn jpeg_marker(bytes: &[u8], at: &mut usize) -> Option<u8> {
-    loop {
-        let rest = bytes.get(*at..)?;
-        let found = rest.iter().position(|&byte| byte == 0xFF)?;
-        let marker = *rest.get(found + 1)?;
-        *at += found + if marker == 0xFF { 1 } else { 2 };
-        if !matches!(marker, 0x00 | 0xFF | 0xD0..=0xD7) {
-            return Some(marker);
-        }
-    }
-}
-
 fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     let [a, b] = *bytes.get(at..)?.first_chunk()?;
     Some(u16::from_be_bytes([a, b]))
@@ -385,16 +352,6 @@ mod tests {
         assert!(tiff_is_credible(&directory(34_675, u32::MAX)));
         let whole = directory(273, 1);
         assert!(!tiff_is_credible(&whole[..whole.len() - 5]));
-    }
-
-    #[test]
-    fn a_jpeg_ends_with_its_own_marker_not_with_that_of_a_thumbnail() {
-        let thumbnail = b"\xFF\xD8\xFF\xE1\x00\x06\xFF\xD8\xFF\xD9";
-        assert!(!jpeg_is_complete(thumbnail));
-        let scan = b"\xFF\xDA\x00\x02\x12\xFF\x00\x34\xFF\xD3\x56\xFF\xFF\xD9";
-        let whole = [thumbnail.as_slice(), scan].concat();
-        assert!(jpeg_is_complete(&whole));
-        assert!(!jpeg_is_complete(&whole[..whole.len() - 1]));
     }
 
     #[test]
