@@ -9,9 +9,11 @@ mod animation;
 mod decode;
 mod geometry;
 mod jpeg;
+mod moments;
 pub mod reading;
 mod resize;
 mod scan;
+mod views;
 
 use std::fmt;
 
@@ -81,6 +83,11 @@ impl fmt::Debug for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Frame({}x{})", self.width, self.height)
     }
+}
+
+/// Pixels of a picture with these sides.
+fn area((width, height): (u32, u32)) -> u64 {
+    u64::from(width) * u64::from(height)
 }
 
 /// Why bytes are no picture that can be judged.
