@@ -34,6 +34,7 @@ const KEEPERS: &[(&str, &[&str])] = &[
     ("ndarray", &["runtime"]),
     ("image", &["imaging"]),
     ("gif", &["imaging"]),
+    ("zune_jpeg", &["imaging"]),
     ("axum", &["http"]),
     // `bench` is a client.
     ("hyper", &["cli", "http", "telemetry"]),

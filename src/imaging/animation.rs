@@ -1,7 +1,6 @@
 //! Animations to the frames of a few moments.
 //!
-//! Frames build on those before them, so everything up to the last moment taken is unpacked; the moments are spread
-//! over the whole animation, from its first frame to its last. Frames of a large canvas are reduced as they are taken,
+//! Frames build on those before them, so everything up to the last moment taken is unpacked. Frames of a large canvas are reduced as they are taken,
 //! so that all of them together have no more pixels than one picture may. Refuses an animation whose unpacking would
 //! exceed a budget of pixels, counted before it begins. GIF and WebP are composed here, on one canvas in place: a frame
 //! costs its own rectangle, not the canvas, and is taken away again where the file says so. (The decoder of WebP leaves
@@ -17,38 +16,32 @@ use image::{
 };
 
 use super::{
-    Frame, ImageError, Limits,
-    decode::{admit, flatten, grounds, orientation, prepare},
+    Frame, ImageError, Limits, area,
+    decode::{admit, orientation, prepare},
+    moments::moments,
     scan,
+    views::{self, Showing, reduced},
 };
 
 /// Pixels that may be unpacked for one animation, in multiples of those allowed for a still picture. The message of
 /// `image_too_large` says this bound and the next.
 const BUDGET: u64 = 4;
 /// Frames an animation may have: each costs something however small it is.
-const MOST_FRAMES: usize = 4_096;
+pub(super) const MOST_FRAMES: usize = 4_096;
 /// What a moment becomes where the canvas is not wholly covered: a frame over white and one over black.
 const GROUNDS: u64 = 2;
 
-/// The moments to take from `frames` frames, ascending.
-fn moments(frames: usize, most: usize) -> Vec<usize> {
-    let (count, last) = (frames.min(most), frames.saturating_sub(1));
-    (0..count).map(|index| index * last / count.saturating_sub(1).max(1)).collect()
+/// What is left to each of so many frames, over either ground, of the pixels allowed.
+fn share(frames: usize, limits: &Limits) -> u64 {
+    limits.max_pixels / (frames.max(1) as u64 * GROUNDS)
 }
 
-/// A frame that has more than its share of the pixels allowed, reduced to that; the share is what is left to each of so
-/// many moments over either ground.
-fn reduced(frame: &RgbaImage, moments: usize, limits: &Limits) -> Option<RgbaImage> {
-    let share = limits.max_pixels / (moments.max(1) as u64 * GROUNDS);
-    let area = area(frame.dimensions());
-    if area <= share {
-        return None;
-    }
-    #[expect(clippy::cast_precision_loss, reason = "a few millionths of a side do not matter")]
-    let factor = (share as f64 / area as f64).sqrt();
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "less than the side itself")]
-    let side = |side: u32| ((f64::from(side) * factor) as u32).max(1);
-    Some(imageops::thumbnail(frame, side(frame.width()), side(frame.height())))
+/// A copy of what is shown, reduced where it has more than its share of the pixels allowed.
+fn moment(picture: &RgbaImage, share: u64) -> DynamicImage {
+    DynamicImage::ImageRgba8(match reduced(picture.dimensions(), share) {
+        Some((width, height)) => imageops::thumbnail(picture, width, height),
+        None => picture.clone(),
+    })
 }
 
 /// Refuses an animation of no frames, of too many, or of more pixels than the budget.
@@ -63,11 +56,25 @@ fn afford(frames: usize, pixels: u64, limits: &Limits) -> Result<(), ImageError>
 pub(super) fn png(
     mut decoder: PngDecoder<Cursor<&[u8]>>,
     frames: usize,
-    most: usize,
+    moments: &[usize],
+    showing: Showing,
     limits: &Limits,
 ) -> Result<Vec<Frame>, ImageError> {
     let orientation = begin(&mut decoder, frames, limits)?;
-    sampled(decoder.apng()?, &moments(frames, most), orientation, limits)
+    let share = share(moments.len() * showing.versions(), limits);
+    let mut taken = Vec::new();
+    let mut wanted = moments.iter().copied().peekable();
+    for (index, frame) in decoder.apng()?.into_frames().enumerate() {
+        if wanted.peek().is_none() {
+            break;
+        }
+        let frame = frame?;
+        if wanted.next_if_eq(&index).is_some() {
+            taken.extend(views::frames(moment(frame.buffer(), share), orientation, showing)?);
+        }
+    }
+    // Fewer frames than the container listed: the rest is damaged.
+    if wanted.peek().is_some() { Err(ImageError::Corrupt) } else { Ok(taken) }
 }
 
 pub(super) fn webp(
@@ -81,7 +88,9 @@ pub(super) fn webp(
     let mut canvas = Canvas::new(decoder.dimensions());
     let (columns, rows) = decoder.dimensions();
     let mut taken = Vec::new();
-    let moments = moments(frames.len(), limits.max_frames);
+    let delays: Vec<u64> = frames.iter().map(|frame| frame.delay).collect();
+    let moments = moments(&delays, limits.max_frames);
+    let share = share(moments.len(), limits);
     let mut wanted = moments.iter().copied().peekable();
     for (index, frame) in frames.iter().enumerate() {
         if wanted.peek().is_none() {
@@ -98,8 +107,7 @@ pub(super) fn webp(
             imageops::replace(&mut canvas.picture, &picture, left, top);
         }
         if wanted.next_if_eq(&index).is_some() {
-            let shown = reduced(&canvas.picture, moments.len(), limits).unwrap_or_else(|| canvas.picture.clone());
-            taken.extend(flatten(DynamicImage::ImageRgba8(shown), orientation)?);
+            taken.extend(views::frames(moment(&canvas.picture, share), orientation, Showing::PLAIN)?);
         }
         if frame.disposed {
             let side = |side: u32| side as usize;
@@ -141,33 +149,6 @@ fn begin(decoder: &mut impl ImageDecoder, frames: usize, limits: &Limits) -> Res
     Ok(orientation(decoder))
 }
 
-fn area((width, height): (u32, u32)) -> u64 {
-    u64::from(width) * u64::from(height)
-}
-
-fn sampled<'a>(
-    decoder: impl AnimationDecoder<'a>,
-    moments: &[usize],
-    orientation: Orientation,
-    limits: &Limits,
-) -> Result<Vec<Frame>, ImageError> {
-    let mut taken = Vec::new();
-    let mut wanted = moments.iter().copied().peekable();
-    for (index, frame) in decoder.into_frames().enumerate() {
-        if wanted.peek().is_none() {
-            break;
-        }
-        let frame = frame?;
-        if wanted.next_if_eq(&index).is_some() {
-            let frame = frame.into_buffer();
-            let frame = reduced(&frame, moments.len(), limits).unwrap_or(frame);
-            taken.extend(flatten(DynamicImage::ImageRgba8(frame), orientation)?);
-        }
-    }
-    // Fewer frames than the container listed: the rest is damaged.
-    if wanted.peek().is_some() { Err(ImageError::Corrupt) } else { Ok(taken) }
-}
-
 pub(super) fn gif(bytes: &[u8], limits: &Limits) -> Result<Vec<Frame>, ImageError> {
     let survey = scan::gif(bytes).ok_or(ImageError::Corrupt)?;
     admit(survey.canvas, limits)?;
@@ -183,7 +164,8 @@ pub(super) fn gif(bytes: &[u8], limits: &Limits) -> Result<Vec<Frame>, ImageErro
     let mut decoder = options.read_info(Cursor::new(bytes)).map_err(|_| ImageError::Corrupt)?;
     let mut canvas = Canvas::new(survey.canvas);
     let mut taken = Vec::new();
-    let moments = moments(survey.frames, limits.max_frames);
+    let moments = moments(&survey.delays, limits.max_frames);
+    let share = share(moments.len(), limits);
     let mut wanted = moments.iter().copied().peekable();
     for index in 0..survey.frames {
         if wanted.peek().is_none() {
@@ -194,8 +176,8 @@ pub(super) fn gif(bytes: &[u8], limits: &Limits) -> Result<Vec<Frame>, ImageErro
         let hidden = (frame.dispose == gif::DisposalMethod::Previous).then(|| canvas.copy(&region));
         canvas.draw(&region, &frame.buffer, usize::from(frame.width));
         if wanted.next_if_eq(&index).is_some() {
-            let small = reduced(&canvas.picture, moments.len(), limits);
-            taken.extend(grounds(small.as_ref().unwrap_or(&canvas.picture))?);
+            let shown = moment(&canvas.picture, share);
+            taken.extend(views::frames(shown, Orientation::NoTransforms, Showing::PLAIN)?);
         }
         match (frame.dispose, hidden) {
             (gif::DisposalMethod::Background, _) => canvas.clear(&region),
@@ -277,15 +259,6 @@ impl Canvas {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn moments_are_even_and_hold_both_ends() {
-        assert_eq!(moments(1, 8), [0]);
-        assert_eq!(moments(3, 8), [0, 1, 2]);
-        assert_eq!(moments(15, 8), [0, 2, 4, 6, 8, 10, 12, 14]);
-        assert_eq!(moments(100, 2), [0, 99]);
-        assert_eq!(moments(5, 0), [0; 0]);
-    }
 
     #[test]
     fn the_budget_counts_pixels_and_frames() {

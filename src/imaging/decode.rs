@@ -1,18 +1,22 @@
 //! Compressed bytes to upright RGB frames.
 //!
-//! Owns the choice of decoder, the order of checks (bytes, then header, then pixels), EXIF orientation and what
-//! becomes of transparency: a transparent picture is given twice, over white and over black, because what it hides
-//! depends on the page it is shown on. ICC profiles are ignored. Of a multi-page TIFF the first page counts.
+//! Owns the choice of decoder, the order of checks (bytes, then header, then pixels) and EXIF orientation. ICC profiles
+//! are ignored. Of a multi-page TIFF the first page counts.
 
 use std::io::Cursor;
 
 use image::{
-    DynamicImage, ImageDecoder, ImageFormat, Rgba, RgbaImage,
-    codecs::{bmp::BmpDecoder, jpeg::JpegDecoder, png::PngDecoder, tiff::TiffDecoder, webp::WebPDecoder},
+    DynamicImage, ImageDecoder, ImageFormat,
+    codecs::{bmp::BmpDecoder, png::PngDecoder, tiff::TiffDecoder, webp::WebPDecoder},
     metadata::Orientation,
 };
 
-use super::{Frame, ImageError, Limits, animation, scan};
+use super::{
+    Frame, ImageError, Limits, animation, area, jpeg,
+    moments::moments,
+    scan,
+    views::{self, Alpha, Showing},
+};
 
 /// Bytes a decoder may allocate for each pixel allowed: 8 for 16-bit RGBA and half as much again for what a
 /// decoder keeps beside it. A second guard; sizes were checked before.
@@ -20,8 +24,8 @@ const BYTES_PER_PIXEL: u64 = 12;
 /// Bytes the PNG reader may allocate for everything before pixels: colour profiles and texts come compressed.
 const PNG_HEADER_BYTES: u64 = 16 * 1024 * 1024;
 
-/// The picture's frames: one for an opaque still, two for a transparent one (over white, then over black), and for
-/// an animation those of at most [`Limits::max_frames`] evenly spaced moments, the first among them.
+/// The picture's frames: one for an opaque still, two for a transparent one (over white, then over black), further ones
+/// where viewers differ, and for an animation those of at most [`Limits::max_frames`] moments, the first among them.
 ///
 /// # Errors
 /// [`ImageError`], of which `Unsupported` and `TooLarge` are known before pixels are allocated.
@@ -30,7 +34,10 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Vec<Frame>, ImageError> {
         return Err(ImageError::TooLarge);
     }
     match image::guess_format(bytes) {
-        Ok(ImageFormat::Jpeg) => jpeg(bytes, limits),
+        Ok(ImageFormat::Jpeg) => {
+            let (picture, orientation) = jpeg::decode(bytes, limits)?;
+            views::still(picture, orientation, Showing::PLAIN, limits)
+        }
         Ok(ImageFormat::Png) => png(bytes, limits),
         Ok(ImageFormat::WebP) => webp(bytes, limits),
         Ok(ImageFormat::Gif) => animation::gif(bytes, limits),
@@ -38,15 +45,6 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Vec<Frame>, ImageError> {
         Ok(ImageFormat::Tiff) => tiff(bytes, limits),
         _ => Err(ImageError::Unsupported),
     }
-}
-
-fn jpeg(bytes: &[u8], limits: &Limits) -> Result<Vec<Frame>, ImageError> {
-    let decoder = JpegDecoder::new(Cursor::new(bytes))?;
-    admit(decoder.dimensions(), limits)?;
-    if !scan::jpeg_is_complete(bytes) {
-        return Err(ImageError::Corrupt);
-    }
-    still(decoder, limits)
 }
 
 fn png(bytes: &[u8], limits: &Limits) -> Result<Vec<Frame>, ImageError> {
@@ -57,17 +55,20 @@ fn png(bytes: &[u8], limits: &Limits) -> Result<Vec<Frame>, ImageError> {
     };
     let decoder = open()?;
     let survey = scan::png(bytes).ok_or(ImageError::Corrupt)?;
+    let showing = Showing::with_gamma(survey.gamma);
     if survey.frames == 0 {
-        return still(decoder, limits);
+        return still(decoder, showing, limits);
     }
     // `image` does not animate 16-bit PNG, but browsers do: the still picture is not all that they show.
     if decoder.color_type().bytes_per_pixel() > decoder.color_type().channel_count() {
         return Err(ImageError::Unsupported);
     }
-    let moments = limits.max_frames.saturating_sub(usize::from(survey.still_apart));
-    let moving = animation::png(decoder, survey.frames, moments, limits)?;
+    // Where each moment is judged twice, half as many are.
+    let most = limits.max_frames / showing.versions();
+    let moments = moments(&survey.delays, most.saturating_sub(usize::from(survey.still_apart)));
+    let moving = animation::png(decoder, survey.frames, &moments, showing, limits)?;
     // Viewers that know no animation show the still picture, so it is judged too.
-    let mut frames = if survey.still_apart { still(open()?, limits)? } else { Vec::new() };
+    let mut frames = if survey.still_apart { still(open()?, showing, limits)? } else { Vec::new() };
     frames.extend(moving);
     Ok(frames)
 }
@@ -81,27 +82,29 @@ fn webp(bytes: &[u8], limits: &Limits) -> Result<Vec<Frame>, ImageError> {
     if decoder.has_animation() {
         animation::webp(decoder, bytes, survey.frames, limits)
     } else {
-        still(decoder, limits)
+        still(decoder, Showing::PLAIN, limits)
     }
 }
 
 fn bmp(bytes: &[u8], limits: &Limits) -> Result<Vec<Frame>, ImageError> {
     // Asked first because the decoder calls a size beyond its own limits a damaged file.
     admit(scan::bmp(bytes).ok_or(ImageError::Corrupt)?, limits)?;
-    still(BmpDecoder::new(Cursor::new(bytes))?, limits)
+    // Some viewers know no transparency in a BMP, others none where it would hide everything.
+    still(BmpDecoder::new(Cursor::new(bytes))?, Showing { alpha: Alpha::Doubtful, ..Showing::PLAIN }, limits)
 }
 
 fn tiff(bytes: &[u8], limits: &Limits) -> Result<Vec<Frame>, ImageError> {
     if !scan::tiff_is_credible(bytes) {
         return Err(ImageError::Corrupt);
     }
-    still(TiffDecoder::new(Cursor::new(bytes))?, limits)
+    let alpha = if scan::tiff_is_premultiplied(bytes) { Alpha::Associated } else { Alpha::Doubtful };
+    still(TiffDecoder::new(Cursor::new(bytes))?, Showing { alpha, ..Showing::PLAIN }, limits)
 }
 
-fn still(mut decoder: impl ImageDecoder, limits: &Limits) -> Result<Vec<Frame>, ImageError> {
+fn still(mut decoder: impl ImageDecoder, showing: Showing, limits: &Limits) -> Result<Vec<Frame>, ImageError> {
     prepare(&mut decoder, limits)?;
     let orientation = orientation(&mut decoder);
-    flatten(DynamicImage::from_decoder(decoder)?, orientation)
+    views::still(DynamicImage::from_decoder(decoder)?, orientation, showing, limits)
 }
 
 /// Checks the size in the header and bounds what the decoder may allocate.
@@ -121,7 +124,7 @@ pub(super) fn admit((width, height): (u32, u32), limits: &Limits) -> Result<(), 
     if width == 0 || height == 0 {
         return Err(ImageError::Corrupt);
     }
-    let within = width.max(height) <= limits.max_side && u64::from(width) * u64::from(height) <= limits.max_pixels;
+    let within = width.max(height) <= limits.max_side && area((width, height)) <= limits.max_pixels;
     if within { Ok(()) } else { Err(ImageError::TooLarge) }
 }
 
@@ -131,44 +134,6 @@ fn guard(limits: &Limits, bytes: u64) -> image::Limits {
     guard.max_image_height = Some(limits.max_side);
     guard.max_alloc = Some(bytes);
     guard
-}
-
-/// Turns a picture upright and makes it opaque.
-pub(super) fn flatten(mut picture: DynamicImage, orientation: Orientation) -> Result<Vec<Frame>, ImageError> {
-    picture.apply_orientation(orientation);
-    if picture.color().has_alpha() {
-        return grounds(&picture.into_rgba8());
-    }
-    let rgb = picture.into_rgb8();
-    let (width, height) = rgb.dimensions();
-    Ok(vec![frame(width, height, rgb.into_raw())?])
-}
-
-/// The picture over white and over black, or once where every pixel is opaque.
-pub(super) fn grounds(picture: &RgbaImage) -> Result<Vec<Frame>, ImageError> {
-    let (width, height) = picture.dimensions();
-    let over = |ground: u8| {
-        let mut rgb = Vec::with_capacity(picture.as_raw().len() / 4 * 3);
-        picture.pixels().for_each(|pixel| rgb.extend_from_slice(&blend(*pixel, ground)));
-        frame(width, height, rgb)
-    };
-    if picture.pixels().all(|Rgba([.., alpha])| *alpha == u8::MAX) {
-        Ok(vec![over(0)?])
-    } else {
-        Ok(vec![over(u8::MAX)?, over(0)?])
-    }
-}
-
-fn blend(Rgba([red, green, blue, alpha]): Rgba<u8>, ground: u8) -> [u8; 3] {
-    let alpha = u16::from(alpha);
-    [red, green, blue].map(|value| {
-        let mixed = (u16::from(value) * alpha + u16::from(ground) * (255 - alpha) + 127) / 255;
-        u8::try_from(mixed).unwrap_or(u8::MAX)
-    })
-}
-
-fn frame(width: u32, height: u32, rgb: Vec<u8>) -> Result<Frame, ImageError> {
-    Frame::new(width, height, rgb).ok_or(ImageError::Corrupt)
 }
 
 impl From<image::ImageError> for ImageError {

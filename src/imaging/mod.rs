@@ -1,6 +1,6 @@
 //! Pictures: compressed bytes to upright RGB frames, frames to network input, and where text is on them.
 //!
-//! Owns every decoder and is the only room that imports `image` and `gif`. Judges by magic bytes, whatever a
+//! Owns every decoder and is the only room that imports `image`, `gif` and `zune_jpeg`. Judges by magic bytes, whatever a
 //! request claims, and refuses by what the header says before pixels are allocated. Knows nothing of moderation.
 //! Pure functions without state, run on whichever thread calls them: they take milliseconds, so not on one that
 //! serves sockets.
@@ -8,9 +8,12 @@
 mod animation;
 mod decode;
 mod geometry;
+mod jpeg;
+mod moments;
 pub mod reading;
 mod resize;
 mod scan;
+mod views;
 
 use std::fmt;
 
@@ -80,6 +83,11 @@ impl fmt::Debug for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Frame({}x{})", self.width, self.height)
     }
+}
+
+/// Pixels of a picture with these sides.
+fn area((width, height): (u32, u32)) -> u64 {
+    u64::from(width) * u64::from(height)
 }
 
 /// Why bytes are no picture that can be judged.

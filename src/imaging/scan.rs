@@ -1,8 +1,11 @@
 //! Containers walked without unpacking: how many frames, how large, and whether the file ends where it should.
 //!
-//! The decoders answer some of this themselves, but late (after allocating), leniently (a JPEG cut in half decodes to
-//! a half-grey picture) or not at all (the number of frames of a GIF). One pass over headers, no allocation; offsets
+//! The decoders answer some of this themselves, but late (after allocating), leniently or not at all (the number of
+//! frames of a GIF). One pass over headers that allocates nothing but the times of the
+//! frames, and of no more frames than an animation may have; offsets
 //! come from the file and are never trusted: every read is checked, and the walk only moves forward.
+
+use super::{animation::MOST_FRAMES, moments::shown};
 
 /// What the frames of a GIF claim.
 #[derive(Debug, PartialEq, Eq)]
@@ -11,6 +14,8 @@ pub(super) struct Gif {
     /// beyond it, as viewers enlarge the picture then. Later frames are clipped.
     pub(super) canvas: (u32, u32),
     pub(super) frames: usize,
+    /// How long each is shown, in milliseconds.
+    pub(super) delays: Vec<u64>,
     /// Pixels of all frames' own rectangles together: the work of unpacking.
     pub(super) pixels: u64,
     /// Pixels of the largest rectangle.
@@ -22,8 +27,12 @@ pub(super) struct Gif {
 pub(super) struct Png {
     /// Frames of the animation; 0 for a still.
     pub(super) frames: usize,
+    /// How long each is shown, in milliseconds.
+    pub(super) delays: Vec<u64>,
     /// Whether the still picture is not one of the animation's frames.
     pub(super) still_apart: bool,
+    /// The gamma it was made with, in parts of 100,000.
+    pub(super) gamma: Option<u32>,
 }
 
 /// What a WebP holds.
@@ -35,15 +44,21 @@ pub(super) struct Webp {
     pub(super) largest: u64,
 }
 
-/// `None` when the file is cut off inside a block, or a frame has no pixels: some viewers show such a frame over the
+/// `None` when the file is cut off inside a block, there is something between blocks that is none, or a frame has no pixels: some viewers show such a frame over the
 /// whole screen, and the decoder passes over some of them in silence. A missing trailer is forgiven.
 pub(super) fn gif(bytes: &[u8]) -> Option<Gif> {
     let screen = (u32::from(le16(bytes, 6)?), u32::from(le16(bytes, 8)?));
-    let mut survey = Gif { canvas: screen, frames: 0, pixels: 0, largest: 0 };
+    let mut survey = Gif { canvas: screen, frames: 0, delays: Vec::new(), pixels: 0, largest: 0 };
+    let mut delay = 0;
     let mut at = 13 + gif_table(*bytes.get(10)?);
     loop {
         match bytes.get(at) {
-            Some(0x21) => at = gif_blocks(bytes, at + 2)?,
+            Some(0x21) => {
+                if bytes.get(at + 1..at + 3) == Some(&[0xF9, 4]) {
+                    delay = u64::from(le16(bytes, at + 4)?) * 10;
+                }
+                at = gif_blocks(bytes, at + 2)?;
+            }
             Some(0x2C) => {
                 let value = |offset| le16(bytes, at + offset).map(u32::from);
                 let (left, top, width, height) = (value(1)?, value(3)?, value(5)?, value(7)?);
@@ -56,15 +71,27 @@ pub(super) fn gif(bytes: &[u8]) -> Option<Gif> {
                     survey.canvas = (columns.max(left + width), rows.max(top + height));
                 }
                 survey.frames += 1;
+                if survey.frames <= MOST_FRAMES {
+                    survey.delays.push(shown(delay));
+                }
+                delay = 0;
                 survey.pixels += area;
                 survey.largest = survey.largest.max(area);
                 let table = gif_table(*bytes.get(at + 9)?);
                 at = gif_blocks(bytes, at + 10 + table + 1)?;
             }
-            // The trailer, the end, or something that is for the decoder to judge.
-            _ => return Some(survey),
+            // Behind anything else some viewers read on, and the decoder does not.
+            Some(0) if padding(bytes, at) => return Some(survey),
+            None | Some(0x3B) => return Some(survey),
+            Some(_) => return None,
         }
     }
+}
+
+/// Whether nothing but zeros follows, to the end or to the trailer.
+fn padding(bytes: &[u8], at: usize) -> bool {
+    let rest = bytes.get(at..).unwrap_or_default();
+    matches!(rest.iter().find(|&&byte| byte != 0), None | Some(0x3B))
 }
 
 /// Bytes of the colour table that `flags` announce.
@@ -83,8 +110,10 @@ fn gif_blocks(bytes: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// `None` when the file is cut off before its end chunk.
+/// `None` when the file is cut off before its end chunk, or says its gamma twice: viewers do not all believe the same.
 pub(super) fn png(bytes: &[u8]) -> Option<Png> {
+    let mut gamma = None;
+    let mut delays = Vec::new();
     let mut announced = 0_usize;
     let mut controls = 0;
     let mut controls_first = false;
@@ -100,14 +129,24 @@ pub(super) fn png(bytes: &[u8]) -> Option<Png> {
         match kind {
             // Of several, viewers do not all believe the same; the most that any may show is counted.
             b"acTL" if !pixels_seen => announced = announced.max(be32(bytes, at + 8)? as usize),
+            b"gAMA" if !pixels_seen && length == 4 => {
+                if gamma.replace(be32(bytes, at + 8)?).is_some() {
+                    return None;
+                }
+            }
             b"fcTL" => {
                 controls += 1;
+                if controls <= MOST_FRAMES && length >= 24 {
+                    let (parts, whole) = (u64::from(be16(bytes, at + 28)?), u64::from(be16(bytes, at + 30)?));
+                    delays.push(shown(parts * 1000 / if whole == 0 { 100 } else { whole }));
+                }
                 controls_first |= !pixels_seen;
             }
             b"IDAT" => pixels_seen = true,
             b"IEND" => {
                 let frames = controls.min(announced);
-                return Some(Png { frames, still_apart: frames > 0 && !controls_first });
+                delays.truncate(frames);
+                return Some(Png { frames, delays, still_apart: frames > 0 && !controls_first, gamma });
             }
             _ => {}
         }
@@ -134,6 +173,8 @@ pub(super) struct WebpFrame<'a> {
     pub(super) top: u32,
     pub(super) width: u32,
     pub(super) height: u32,
+    /// How long it is shown, in milliseconds.
+    pub(super) delay: u64,
     /// Whether it is laid over what is there, or takes its place.
     pub(super) blends: bool,
     /// Whether its rectangle is cleared after it was shown.
@@ -161,6 +202,7 @@ fn webp_frame(payload: &[u8]) -> Option<WebpFrame<'_>> {
         top: le24(payload, 3)? * 2,
         width: le24(payload, 6)? + 1,
         height: le24(payload, 9)? + 1,
+        delay: shown(u64::from(le24(payload, 12)?)),
         blends: flags & 2 == 0,
         disposed: flags & 1 != 0,
         chunks: payload.get(16..)?,
@@ -220,57 +262,45 @@ const MOST_TIFF_VALUES: u32 = 1 << 20;
 /// The first tag of metadata that no decoder reads here: XMP.
 const TIFF_METADATA: u16 = 700;
 
+/// The tag that says what channels beyond the colours mean, its type, and the meaning "transparency that the colours
+/// are multiplied by".
+const TIFF_EXTRA_SAMPLES: u16 = 338;
+const TIFF_SHORT: u16 = 3;
+const TIFF_ASSOCIATED: u16 = 1;
+
 /// Whether the first directory is whole and its tags are of a credible length. The decoder reserves 32 bytes a value
 /// on the word of a tag, up to 256 MiB, before it looks at the picture's size.
 pub(super) fn tiff_is_credible(bytes: &[u8]) -> bool {
-    let big = bytes.starts_with(b"MM");
-    let short = |at| {
-        if big { be16(bytes, at) } else { le16(bytes, at) }
-    };
-    let long = |at| {
-        if big { be32(bytes, at) } else { le32(bytes, at) }
-    };
-    let credible = || {
-        let directory = long(4)? as usize;
-        let entries = usize::from(short(directory)?);
-        (0..entries).map(|entry| directory + 2 + entry * 12).try_fold(true, |credible, at| {
-            Some(credible && (short(at)? >= TIFF_METADATA || long(at + 4)? <= MOST_TIFF_VALUES))
-        })
-    };
-    credible() == Some(true)
+    let credible = |at| Some(tiff_short(bytes, at)? >= TIFF_METADATA || tiff_long(bytes, at + 4)? <= MOST_TIFF_VALUES);
+    let all = || tiff_entries(bytes)?.try_fold(true, |all, at| Some(all && credible(at)?));
+    all() == Some(true)
 }
 
-/// Whether the end marker is reached from the start: pictures inside metadata do not count.
-pub(super) fn jpeg_is_complete(bytes: &[u8]) -> bool {
-    let mut at = 2;
-    while let Some(marker) = jpeg_marker(bytes, &mut at) {
-        match marker {
-            0xD9 => return true,
-            // Stand-alone markers, and stuffed zeros between segments.
-            0x00 | 0x01 | 0xD0..=0xD8 => {}
-            _ => {
-                let Some(length) = be16(bytes, at) else {
-                    return false;
-                };
-                at += usize::from(length.max(2));
-            }
-        }
-    }
-    false
+/// Whether the colours of a TIFF are multiplied by its transparency. Where the tag has an unusual form it counts as not.
+pub(super) fn tiff_is_premultiplied(bytes: &[u8]) -> bool {
+    let associated = |at| {
+        let kind = (tiff_short(bytes, at)?, tiff_short(bytes, at + 2)?);
+        // Up to two values lie in the entry itself.
+        let inline = tiff_long(bytes, at + 4)? <= 2;
+        let value = if inline { at + 8 } else { tiff_long(bytes, at + 8)? as usize };
+        Some(kind == (TIFF_EXTRA_SAMPLES, TIFF_SHORT) && tiff_short(bytes, value)? == TIFF_ASSOCIATED)
+    };
+    tiff_entries(bytes).is_some_and(|mut entries| entries.any(|at| associated(at) == Some(true)))
 }
 
-/// The next marker; moves behind it. Skips fill bytes and entropy-coded data, in which 0xFF is followed by 0 or by a
-/// restart marker.
-fn jpeg_marker(bytes: &[u8], at: &mut usize) -> Option<u8> {
-    loop {
-        let rest = bytes.get(*at..)?;
-        let found = rest.iter().position(|&byte| byte == 0xFF)?;
-        let marker = *rest.get(found + 1)?;
-        *at += found + if marker == 0xFF { 1 } else { 2 };
-        if !matches!(marker, 0x00 | 0xFF | 0xD0..=0xD7) {
-            return Some(marker);
-        }
-    }
+/// Where the entries of the first directory begin.
+fn tiff_entries(bytes: &[u8]) -> Option<impl Iterator<Item = usize>> {
+    let directory = tiff_long(bytes, 4)? as usize;
+    let entries = usize::from(tiff_short(bytes, directory)?);
+    Some((0..entries).map(move |entry| directory + 2 + entry * 12))
+}
+
+fn tiff_short(bytes: &[u8], at: usize) -> Option<u16> {
+    if bytes.starts_with(b"MM") { be16(bytes, at) } else { le16(bytes, at) }
+}
+
+fn tiff_long(bytes: &[u8], at: usize) -> Option<u32> {
+    if bytes.starts_with(b"MM") { be32(bytes, at) } else { le32(bytes, at) }
 }
 
 fn be16(bytes: &[u8], at: usize) -> Option<u16> {
@@ -318,9 +348,9 @@ mod tests {
         let still = png_of(&[(b"IHDR", &[0; 13]), (b"IDAT", &[]), (b"IEND", &[])]);
         assert_eq!(png(&still).map(|png| png.frames), Some(0));
         let apart = png_of(&[(b"acTL", &four), (b"IDAT", &[]), (b"fcTL", &[]), (b"fcTL", &[]), (b"IEND", &[])]);
-        assert_eq!(png(&apart), Some(Png { frames: 2, still_apart: true }));
+        assert_eq!(png(&apart).map(|png| (png.frames, png.still_apart)), Some((2, true)));
         let within = png_of(&[(b"acTL", &four), (b"fcTL", &[]), (b"IDAT", &[]), (b"IEND", &[])]);
-        assert_eq!(png(&within), Some(Png { frames: 1, still_apart: false }));
+        assert_eq!(png(&within).map(|png| (png.frames, png.still_apart)), Some((1, false)));
         let late = png_of(&[(b"IDAT", &[]), (b"acTL", &four), (b"fcTL", &[]), (b"IEND", &[])]);
         assert_eq!(png(&late).map(|png| png.frames), Some(0));
         let none = [0; 4];
@@ -345,12 +375,48 @@ mod tests {
         bytes.extend([0; 6]);
         bytes.extend(b"\x21\xF9\x04\x00\x00\x00\x00\x00");
         bytes.extend(b"\x2C\x00\x00\x00\x00\x0a\x00\x0a\x00\x00\x02\x02\x4C\x01\x00");
+        bytes.extend(b"\x21\xF9\x04\x00\x19\x00\x00\x00");
         bytes.extend(b"\x2C\x00\x00\x00\x00\x02\x00\x03\x00\x80\0\0\0\0\0\0\x02\x02\x4C\x01\x00");
-        let whole = Gif { canvas: (10, 10), frames: 2, pixels: 106, largest: 100 };
+        let whole = Gif { canvas: (10, 10), frames: 2, delays: vec![100, 250], pixels: 106, largest: 100 };
         assert_eq!(gif(&bytes).as_ref(), Some(&whole));
         bytes.push(0x3B);
         assert_eq!(gif(&bytes).as_ref(), Some(&whole));
         assert_eq!(gif(&bytes[..bytes.len() - 3]), None);
+    }
+
+    #[test]
+    fn nothing_but_padding_stands_between_the_blocks_of_a_gif() {
+        let of = |between: &[u8], end: &[u8]| {
+            let frame = b"\x2C\0\0\0\0\x01\0\x01\0\0\x02\0";
+            gif(&[b"GIF89a\x01\0\x01\0\0\0\0", &frame[..], between, end].concat()).map(|survey| survey.frames)
+        };
+        let frame = b"\x2C\0\0\0\0\x01\0\x01\0\0\x02\0;";
+        assert_eq!((of(b"", frame), of(b"\0", frame), of(b"\x07", frame)), (Some(2), None, None));
+        assert_eq!(
+            (of(b"\0\0", b";"), of(b"\0\0", b""), of(b"", b";junk"), of(b"junk", b"")),
+            (Some(1), Some(1), Some(1), None)
+        );
+    }
+
+    #[test]
+    fn png_says_its_gamma_once_and_how_long_each_frame_is_shown() {
+        let control =
+            |parts: u16, whole: u16| [&[0; 20][..], &parts.to_be_bytes(), &whole.to_be_bytes(), &[0, 0]].concat();
+        let (count, gamma) = (3_u32.to_be_bytes(), 100_000_u32.to_be_bytes());
+        let (first, second, third) = (control(3, 2), control(4, 0), control(0, 1));
+        let chunks: &[(&[u8; 4], &[u8])] = &[
+            (b"acTL", &count),
+            (b"gAMA", &gamma),
+            (b"fcTL", &first),
+            (b"IDAT", &[]),
+            (b"gAMA", &count),
+            (b"fcTL", &second),
+            (b"fcTL", &third),
+            (b"IEND", &[]),
+        ];
+        let survey = png(&png_of(chunks)).expect("it is whole");
+        assert_eq!((survey.gamma, survey.delays), (Some(100_000), vec![1500, 40, 100]));
+        assert_eq!(png(&png_of(&[(b"gAMA", &gamma), (b"gAMA", &gamma), (b"IDAT", &[]), (b"IEND", &[])])), None);
     }
 
     #[test]
@@ -385,16 +451,6 @@ mod tests {
         assert!(tiff_is_credible(&directory(34_675, u32::MAX)));
         let whole = directory(273, 1);
         assert!(!tiff_is_credible(&whole[..whole.len() - 5]));
-    }
-
-    #[test]
-    fn a_jpeg_ends_with_its_own_marker_not_with_that_of_a_thumbnail() {
-        let thumbnail = b"\xFF\xD8\xFF\xE1\x00\x06\xFF\xD8\xFF\xD9";
-        assert!(!jpeg_is_complete(thumbnail));
-        let scan = b"\xFF\xDA\x00\x02\x12\xFF\x00\x34\xFF\xD3\x56\xFF\xFF\xD9";
-        let whole = [thumbnail.as_slice(), scan].concat();
-        assert!(jpeg_is_complete(&whole));
-        assert!(!jpeg_is_complete(&whole[..whole.len() - 1]));
     }
 
     #[test]
