@@ -96,24 +96,24 @@ fn opaque(picture: DynamicImage, alpha: Alpha) -> Result<Vec<Frame>, ImageError>
 
 /// The picture over white and over black, or once where every pixel is opaque.
 fn grounds(picture: &RgbaImage, alpha: Alpha) -> Result<Vec<Frame>, ImageError> {
-    let (width, height) = picture.dimensions();
-    let with = |colour: &dyn Fn(Rgba<u8>) -> [u8; 3]| {
-        let mut rgb = Vec::with_capacity(picture.as_raw().len() / 4 * 3);
-        picture.pixels().for_each(|pixel| rgb.extend_from_slice(&colour(*pixel)));
-        frame(width, height, rgb)
-    };
     let bare = |Rgba([red, green, blue, _]): Rgba<u8>| [red, green, blue];
+    let white = |pixel| blend(pixel, u8::MAX);
+    let black = |pixel| blend(pixel, 0);
     if picture.pixels().all(|Rgba([.., alpha])| *alpha == u8::MAX) {
-        return Ok(vec![with(&bare)?]);
+        return Ok(vec![drawn(picture, bare)?]);
     }
     match alpha {
-        Alpha::Straight => Ok(vec![with(&|pixel| blend(pixel, u8::MAX))?, with(&|pixel| blend(pixel, 0))?]),
-        Alpha::Doubtful => {
-            Ok(vec![with(&|pixel| blend(pixel, u8::MAX))?, with(&|pixel| blend(pixel, 0))?, with(&bare)?])
-        }
+        Alpha::Straight => Ok(vec![drawn(picture, white)?, drawn(picture, black)?]),
+        Alpha::Doubtful => Ok(vec![drawn(picture, white)?, drawn(picture, black)?, drawn(picture, bare)?]),
         // Over black nothing is added.
-        Alpha::Associated => Ok(vec![with(&|pixel| lay(pixel, u8::MAX))?, with(&bare)?]),
+        Alpha::Associated => Ok(vec![drawn(picture, |pixel| lay(pixel, u8::MAX))?, drawn(picture, bare)?]),
     }
+}
+
+fn drawn(picture: &RgbaImage, colour: impl Fn(Rgba<u8>) -> [u8; 3]) -> Result<Frame, ImageError> {
+    let mut rgb = Vec::with_capacity(picture.as_raw().len() / 4 * 3);
+    picture.pixels().for_each(|pixel| rgb.extend_from_slice(&colour(*pixel)));
+    frame(picture.width(), picture.height(), rgb)
 }
 
 fn blend(Rgba([red, green, blue, alpha]): Rgba<u8>, ground: u8) -> [u8; 3] {
