@@ -240,7 +240,7 @@ impl<'a> Composer<'a> {
             Arc::new(move || ImageClassifier::open(&runtime, &bundle))
         };
         let options = BatchOptions {
-            // Every admitted picture may have all its frames queued, each over two grounds.
+            // Every admitted picture may have all its frames queued, each over two grounds or in two versions.
             capacity: self.config.image_queue * BATCH_PICTURES * 2,
             workers: 1,
             policy: BatchPolicy { budget: BATCH_PICTURES, items: BATCH_PICTURES, wait: Duration::ZERO },

@@ -132,7 +132,7 @@ mod tests {
     fn restart_markers_follow_each_other() {
         let scan = |restarts: &[u8]| {
             let mut bytes = b"\xFF\xD8\xFF\xDA\x00\x02".to_vec();
-            restarts.iter().for_each(|number| bytes.extend([0x12, 0xFF, 0xD0 + number]));
+            bytes.extend(restarts.iter().flat_map(|number| [0x12, 0xFF, 0xD0 + number]));
             walk(&[&bytes, SCAN, b"\xFF\xD9"].concat()).is_ok()
         };
         assert!(scan(&[]) && scan(&[0, 1, 2, 3, 4, 5, 6, 7, 0, 1]));

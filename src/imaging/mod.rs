@@ -19,7 +19,7 @@ use std::fmt;
 
 pub use decode::decode;
 pub use geometry::TextBox;
-pub use resize::to_tensor;
+pub use resize::{to_tensor, to_tensors};
 
 /// What a picture may cost. Checked from headers, before anything is allocated for pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

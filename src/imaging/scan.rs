@@ -80,18 +80,16 @@ pub(super) fn gif(bytes: &[u8]) -> Option<Gif> {
                 let table = gif_table(*bytes.get(at + 9)?);
                 at = gif_blocks(bytes, at + 10 + table + 1)?;
             }
-            // Behind anything else some viewers read on, and the decoder does not.
-            Some(0) if padding(bytes, at) => return Some(survey),
             None | Some(0x3B) => return Some(survey),
-            Some(_) => return None,
+            // Behind anything else some viewers read on, and the decoder does not.
+            Some(_) => return is_padding(bytes.get(at..)?).then_some(survey),
         }
     }
 }
 
-/// Whether nothing but zeros follows, to the end or to the trailer.
-fn padding(bytes: &[u8], at: usize) -> bool {
-    let rest = bytes.get(at..).unwrap_or_default();
-    matches!(rest.iter().find(|&&byte| byte != 0), None | Some(0x3B))
+/// Whether nothing begins a block, up to the end or to the trailer.
+fn is_padding(rest: &[u8]) -> bool {
+    !rest.iter().take_while(|&&byte| byte != 0x3B).any(|byte| matches!(byte, 0x21 | 0x2C))
 }
 
 /// Bytes of the colour table that `flags` announce.
@@ -112,7 +110,7 @@ fn gif_blocks(bytes: &[u8], mut at: usize) -> Option<usize> {
 
 /// `None` when the file is cut off before its end chunk, or says its gamma twice: viewers do not all believe the same.
 pub(super) fn png(bytes: &[u8]) -> Option<Png> {
-    let mut gamma = None;
+    let (mut gamma, mut gammas) = (None, 0);
     let mut delays = Vec::new();
     let mut announced = 0_usize;
     let mut controls = 0;
@@ -130,9 +128,8 @@ pub(super) fn png(bytes: &[u8]) -> Option<Png> {
             // Of several, viewers do not all believe the same; the most that any may show is counted.
             b"acTL" if !pixels_seen => announced = announced.max(be32(bytes, at + 8)? as usize),
             b"gAMA" if !pixels_seen && length == 4 => {
-                if gamma.replace(be32(bytes, at + 8)?).is_some() {
-                    return None;
-                }
+                gamma = be32(bytes, at + 8);
+                gammas += 1;
             }
             b"fcTL" => {
                 controls += 1;
@@ -146,7 +143,12 @@ pub(super) fn png(bytes: &[u8]) -> Option<Png> {
             b"IEND" => {
                 let frames = controls.min(announced);
                 delays.truncate(frames);
-                return Some(Png { frames, delays, still_apart: frames > 0 && !controls_first, gamma });
+                return (gammas <= 1).then_some(Png {
+                    frames,
+                    delays,
+                    still_apart: frames > 0 && !controls_first,
+                    gamma,
+                });
             }
             _ => {}
         }
@@ -393,7 +395,7 @@ mod tests {
         let frame = b"\x2C\0\0\0\0\x01\0\x01\0\0\x02\0;";
         assert_eq!((of(b"", frame), of(b"\0", frame), of(b"\x07", frame)), (Some(2), None, None));
         assert_eq!(
-            (of(b"\0\0", b";"), of(b"\0\0", b""), of(b"", b";junk"), of(b"junk", b"")),
+            (of(b"\0\0", b";"), of(b"junk", b""), of(b"", b";,"), of(b"junk", b",")),
             (Some(1), Some(1), Some(1), None)
         );
     }

@@ -4,7 +4,7 @@
 //! What some viewers leave out, transparency in BMP and TIFF, and what most apply, the gamma of PNG, gives further
 //! frames: whoever judges them takes the worst. All frames of a still together have at most twice the pixels of one.
 
-use image::{DynamicImage, Rgba, RgbaImage, metadata::Orientation};
+use image::{ColorType, DynamicImage, RgbImage, Rgba, RgbaImage, metadata::Orientation};
 
 use super::{Frame, ImageError, Limits, area};
 
@@ -12,8 +12,6 @@ use super::{Frame, ImageError, Limits, area};
 const USUAL_GAMMA: f64 = 1.0 / 2.2;
 /// How far from it another has to be, in parts of it, to make a difference.
 const NOTICEABLE: f64 = 0.1;
-/// Values of a 16-bit sample.
-const DEEP: usize = 1 << 16;
 
 /// What the fourth channel says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,11 +75,13 @@ pub(super) fn frames(
     showing: Showing,
 ) -> Result<Vec<Frame>, ImageError> {
     picture.apply_orientation(orientation);
-    let corrected = showing.exponent.map(|exponent| corrected(&picture, exponent));
+    // First, so that no more is held at once than for the frames themselves.
+    let corrected = match showing.exponent {
+        Some(exponent) => opaque(corrected(&picture, exponent).ok_or(ImageError::Corrupt)?, showing.alpha)?,
+        None => Vec::new(),
+    };
     let mut frames = opaque(picture, showing.alpha)?;
-    if let Some(corrected) = corrected {
-        frames.extend(opaque(corrected, showing.alpha)?);
-    }
+    frames.extend(corrected);
     Ok(frames)
 }
 
@@ -96,24 +96,24 @@ fn opaque(picture: DynamicImage, alpha: Alpha) -> Result<Vec<Frame>, ImageError>
 
 /// The picture over white and over black, or once where every pixel is opaque.
 fn grounds(picture: &RgbaImage, alpha: Alpha) -> Result<Vec<Frame>, ImageError> {
-    let (width, height) = picture.dimensions();
-    let with = |colour: &dyn Fn(Rgba<u8>) -> [u8; 3]| {
-        let mut rgb = Vec::with_capacity(picture.as_raw().len() / 4 * 3);
-        picture.pixels().for_each(|pixel| rgb.extend_from_slice(&colour(*pixel)));
-        frame(width, height, rgb)
-    };
     let bare = |Rgba([red, green, blue, _]): Rgba<u8>| [red, green, blue];
+    let white = |pixel| blend(pixel, u8::MAX);
+    let black = |pixel| blend(pixel, 0);
     if picture.pixels().all(|Rgba([.., alpha])| *alpha == u8::MAX) {
-        return Ok(vec![with(&bare)?]);
+        return Ok(vec![drawn(picture, bare)?]);
     }
     match alpha {
-        Alpha::Straight => Ok(vec![with(&|pixel| blend(pixel, u8::MAX))?, with(&|pixel| blend(pixel, 0))?]),
-        Alpha::Doubtful => {
-            Ok(vec![with(&|pixel| blend(pixel, u8::MAX))?, with(&|pixel| blend(pixel, 0))?, with(&bare)?])
-        }
+        Alpha::Straight => Ok(vec![drawn(picture, white)?, drawn(picture, black)?]),
+        Alpha::Doubtful => Ok(vec![drawn(picture, white)?, drawn(picture, black)?, drawn(picture, bare)?]),
         // Over black nothing is added.
-        Alpha::Associated => Ok(vec![with(&|pixel| lay(pixel, u8::MAX))?, with(&bare)?]),
+        Alpha::Associated => Ok(vec![drawn(picture, |pixel| lay(pixel, u8::MAX))?, drawn(picture, bare)?]),
     }
+}
+
+fn drawn(picture: &RgbaImage, colour: impl Fn(Rgba<u8>) -> [u8; 3]) -> Result<Frame, ImageError> {
+    let mut rgb = Vec::with_capacity(picture.as_raw().len() / 4 * 3);
+    picture.pixels().for_each(|pixel| rgb.extend_from_slice(&colour(*pixel)));
+    frame(picture.width(), picture.height(), rgb)
 }
 
 fn blend(Rgba([red, green, blue, alpha]): Rgba<u8>, ground: u8) -> [u8; 3] {
@@ -134,29 +134,38 @@ fn frame(width: u32, height: u32, rgb: Vec<u8>) -> Result<Frame, ImageError> {
 }
 
 /// The colours raised to a power, from all the bits they have: what lies in the lowest may become the whole picture.
-fn corrected(picture: &DynamicImage, exponent: f64) -> DynamicImage {
-    let (last, deep) = match picture.color().bytes_per_pixel() / picture.color().channel_count() {
-        1 => (255, false),
-        _ => (DEEP - 1, true),
+/// Of 8 bits a channel.
+fn corrected(picture: &DynamicImage, exponent: f64) -> Option<DynamicImage> {
+    let (width, height, clear) = (picture.width(), picture.height(), picture.color().has_alpha());
+    let bytes = match picture.as_flat_samples_u16() {
+        Some(deep) => raised(deep.samples, picture.color(), u16::MAX.into(), exponent),
+        None => raised(picture.as_bytes(), picture.color(), u8::MAX.into(), exponent),
     };
-    #[expect(clippy::cast_precision_loss, reason = "at most 65,535")]
-    let table: Vec<u8> = (0..=last).map(|value| (value as f64 / last as f64).powf(exponent)).map(rounded).collect();
-    let value = |index: usize| table.get(index).copied().unwrap_or(u8::MAX);
-    let mut out = picture.to_rgba8();
-    if deep {
-        for (pixel, Rgba([red, green, blue, _])) in out.pixels_mut().zip(picture.to_rgba16().pixels()) {
-            let [red, green, blue] = [red, green, blue].map(|sample| value(usize::from(*sample)));
-            let Rgba([.., alpha]) = *pixel;
-            *pixel = Rgba([red, green, blue, alpha]);
-        }
+    if clear {
+        RgbaImage::from_raw(width, height, bytes).map(DynamicImage::ImageRgba8)
     } else {
-        for pixel in out.pixels_mut() {
-            let Rgba([red, green, blue, alpha]) = *pixel;
-            let [red, green, blue] = [red, green, blue].map(|sample| value(usize::from(sample)));
-            *pixel = Rgba([red, green, blue, alpha]);
-        }
+        RgbImage::from_raw(width, height, bytes).map(DynamicImage::ImageRgb8)
     }
-    DynamicImage::ImageRgba8(out)
+}
+
+fn raised<T: Copy + Into<u32>>(samples: &[T], kind: ColorType, last: u32, exponent: f64) -> Vec<u8> {
+    let part = |value: u32| f64::from(value) / f64::from(last);
+    let table: Vec<u8> = (0..=last).map(|value| rounded(part(value).powf(exponent))).collect();
+    let raise = |sample: T| table.get(sample.into() as usize).copied().unwrap_or(u8::MAX);
+    let channels = 3 + usize::from(kind.has_alpha());
+    let mut bytes = Vec::with_capacity(samples.len() / usize::from(kind.channel_count()) * channels);
+    for pixel in samples.chunks_exact(kind.channel_count().into()) {
+        let (colours, alpha) = match *pixel {
+            [grey] => ([grey; 3], None),
+            [grey, alpha] => ([grey; 3], Some(alpha)),
+            [red, green, blue] => ([red, green, blue], None),
+            [red, green, blue, alpha, ..] => ([red, green, blue], Some(alpha)),
+            [] => continue,
+        };
+        bytes.extend(colours.map(raise));
+        bytes.extend(alpha.map(|alpha| rounded(part(alpha.into()))));
+    }
+    bytes
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates, as it should")]
@@ -176,7 +185,7 @@ pub(super) fn reduced((width, height): (u32, u32), most: u64) -> Option<(u32, u3
 
 #[cfg(test)]
 mod tests {
-    use image::{Rgb, RgbImage};
+    use image::Rgb;
 
     use super::*;
 
@@ -222,6 +231,8 @@ mod tests {
             [[255; 3], [0; 3], [255; 3], [0; 3]],
             "what is not seen is not made to be"
         );
+        let grey = DynamicImage::ImageLumaA8(image::ImageBuffer::from_pixel(1, 1, image::LumaA([55, 255])));
+        assert_eq!(pixels(grey, linear), [[55; 3], [127; 3]]);
         // All that 16 bits hold below the first step of 8.
         let dark = image::ImageBuffer::from_pixel(1, 1, Rgb([100_u16, 0, 65_535]));
         let frames = pixels(DynamicImage::ImageRgb16(dark), Showing::with_gamma(Some(400_000)));

@@ -18,10 +18,13 @@ use super::{
 use crate::{
     domain::{ImageBytes, Judged, Scores, Seen, reading},
     engine::Batcher,
-    imaging::{self, Limits},
+    imaging::{self, Frame, Limits},
     runtime::Pixels,
     telemetry::Metrics,
 };
+
+/// Most inputs of one picture: the moments of an animation, each over two grounds. The queue has room for as many.
+const MOST_INPUTS: usize = 16;
 
 /// An image classifier behind its batcher.
 pub struct ImageGuardian {
@@ -97,7 +100,7 @@ async fn prepare(
     let prepared = on_pool(Task::Picture, &guardian.metrics, move || {
         let timer = metrics.image_seconds.start_timer();
         let prepared = imaging::decode(image.as_bytes(), &Limits::default()).map(|frames| {
-            let pixels: Vec<_> = frames.iter().map(|frame| Pixels(imaging::to_tensor(frame, size).into())).collect();
+            let pixels = inputs(&frames, size);
             // Otherwise the permit is free from here on: the caller may come with the next picture at once.
             (pixels, to_read.then(|| Picture::new(frames, Some(permit))))
         });
@@ -105,6 +108,23 @@ async fn prepare(
         prepared
     });
     Ok(prepared.await??)
+}
+
+/// What the classifier is shown. Where there is no room for both versions of a frame, it is the one that people see.
+fn inputs(frames: &[Frame], size: u32) -> Vec<Pixels> {
+    let mut room = MOST_INPUTS.saturating_sub(frames.len());
+    let mut inputs = Vec::with_capacity(frames.len());
+    for frame in frames {
+        let mut versions = imaging::to_tensors(frame, size);
+        if versions.len() > 1 {
+            match room.checked_sub(1) {
+                Some(left) => room = left,
+                None => drop(versions.remove(0)),
+            }
+        }
+        inputs.extend(versions.into_iter().map(|version| Pixels(version.into())));
+    }
+    inputs
 }
 
 /// The highest scores of the texts that are written in a picture.
@@ -116,11 +136,40 @@ async fn read(
     deadline: Instant,
 ) -> Result<Scores, ServiceError> {
     let pages = reader.read(picture, glance, deadline).await?;
-    let mut texts: Vec<String> = pages.iter().map(PageText::joined).collect();
     // The frames of an animation, and a picture over two grounds, mostly say the same.
-    texts.sort_unstable();
-    texts.dedup();
+    let mut texts: Vec<String> = Vec::with_capacity(pages.len() + 1);
+    for text in pages.iter().map(PageText::joined) {
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+    // What is said one word a frame is harmless word by word.
+    if texts.len() > 1 {
+        texts.push(texts.join("\n"));
+    }
     let windows = texts.iter().flat_map(|text| reading::windows(text)).collect();
     let judgements = guardian.judge_all(windows, deadline).await?;
     Ok(judgements.into_iter().map(|judgement| judgement.scores).fold(Scores::default(), Scores::max))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_animation_of_crafted_frames_has_no_more_inputs_than_the_queue_has_room_for() {
+        // What is sampled is red, in a picture that is green to people.
+        let side = 1_000_u32;
+        let sampled = |at: u32| (0..224).any(|tap| at.abs_diff(tap * (side - 1) / 223) <= 1);
+        let kept: Vec<bool> = (0..side).map(sampled).collect();
+        let pixel = |at: usize| if kept[at / 1_000] && kept[at % 1_000] { [255, 0, 0] } else { [0, 255, 0] };
+        let crafted = Frame::new(side, side, (0..1_000_000).flat_map(pixel).collect()).unwrap();
+        let plain = Frame::new(1, 1, vec![0; 3]).unwrap();
+        assert_eq!(inputs(&[plain, crafted.clone()], 224).len(), 3);
+        let many = vec![crafted; 12];
+        let inputs = inputs(&many, 224);
+        assert_eq!(inputs.len(), MOST_INPUTS);
+        let green = |Pixels(pixels): &Pixels| pixels[1] > pixels[0];
+        assert!(inputs[8..].iter().all(green), "what people see is judged of every frame");
+    }
 }

@@ -12,7 +12,10 @@ use serde_json::{Value, json};
 use crate::support::{
     Answer, GUARD_IMAGE, GUARD_TEXT, Server, Setup,
     doubles::SLOW,
-    pictures::{BLACK, BLUE, CYAN, GREEN, MAGENTA, RED, WHITE, YELLOW, encoded, line, picture, png, standing_line},
+    pictures::{
+        BLACK, BLUE, CYAN, GREEN, MAGENTA, RED, WHITE, YELLOW, animated_colours, animated_lines, clear, encoded, line,
+        picture, png, standing_line,
+    },
 };
 
 async fn judge(text: &str, threshold: Option<f64>) -> Answer {
@@ -262,6 +265,30 @@ async fn text_in_a_picture_is_judged_as_text() {
     assert_eq!(server.metrics.flagged.with_label_values(&["guardian_image", "hate"]).get(), 1);
     // What the picture shows still counts.
     assert!(answer["category_scores"]["sexual"].as_f64().unwrap() > 0.0);
+}
+
+#[tokio::test]
+async fn the_worst_of_what_a_picture_may_show_is_judged() {
+    let server = Server::new();
+    // Harmless over black, harmful over white.
+    assert_eq!(look(&server, encoded(&clear())).await.json()["categories"]["sexual"], true);
+    let mut frames = [BLACK; 5];
+    assert_eq!(look(&server, encoded(&animated_colours(&frames))).await.json()["flagged"], false);
+    frames[3] = WHITE;
+    assert_eq!(look(&server, encoded(&animated_colours(&frames))).await.json()["categories"]["sexual"], true);
+    // Text in one frame.
+    let said = scores(&server, &animated_lines(&[BLACK, BLACK, RED])).await;
+    assert_eq!((&said["hate"], &said["violence"]), (&json!(0.9), &json!(0.0)));
+}
+
+#[tokio::test]
+async fn words_spread_over_frames_are_also_read_together() {
+    let server = Server::new();
+    for apart in [GREEN, MAGENTA] {
+        assert_eq!(scores(&server, &animated_lines(&[apart, apart])).await["self_harm"], 0.0);
+    }
+    let together = scores(&server, &animated_lines(&[GREEN, BLACK, MAGENTA])).await;
+    assert_eq!((&together["self_harm"], &together["violence"]), (&json!(0.8), &json!(0.7)));
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ use dichroic::{
     },
 };
 
-use super::pictures::{BLUE, CYAN, GREEN, RED, YELLOW};
+use super::pictures::{BLUE, CYAN, GREEN, MAGENTA, RED, YELLOW};
 use super::tokenizers::{END, NEGATIVE, POSITIVE, STOP, VOCABULARY, WINDOW};
 
 /// How long `reader:slow` takes.
@@ -80,7 +80,11 @@ fn read(text: &str) -> Result<TextOutput, RuntimeError> {
     } else {
         None
     };
-    let harm = ["sexual", "hate", "self_harm", "violence", "defamation"].map(score);
+    let mut harm = ["sexual", "hate", "self_harm", "violence", "defamation"].map(score);
+    // Harmful together only.
+    if text.contains("violence") && text.contains("half") {
+        harm[2] = 0.8;
+    }
     Ok(TextOutput { harm, expressibility, positive })
 }
 
@@ -176,6 +180,7 @@ fn said(line: &LinePixels) -> Result<&'static str, RuntimeError> {
         Some(RED) => Ok("hate=0.9"),
         Some(GREEN) => Ok("violence=0.7"),
         Some(BLUE) => Ok("reader:slow"),
+        Some(MAGENTA) => Ok("half"),
         Some(CYAN) => Err(RuntimeError::Inference("as asked".into())),
         _ => Ok(""),
     }

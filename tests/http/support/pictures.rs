@@ -3,7 +3,7 @@
 use std::io::Cursor;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use image::{DynamicImage, ImageFormat, Rgb, RgbImage};
+use image::{DynamicImage, Frame, ImageFormat, Rgb, RgbImage, codecs::gif::GifEncoder};
 
 pub(crate) const BLACK: [u8; 3] = [0, 0, 0];
 pub(crate) const WHITE: [u8; 3] = [255, 255, 255];
@@ -29,7 +29,35 @@ pub(crate) fn png(color: [u8; 3]) -> Vec<u8> {
 
 /// A black PNG with a level line of text that is half of one colour and half of the other.
 pub(crate) fn line(left: [u8; 3], right: [u8; 3]) -> Vec<u8> {
-    bytes(RgbImage::from_fn(96, 48, |x, y| Rgb(half(x, y, left, right))))
+    bytes(line_picture(left, right))
+}
+
+fn line_picture(left: [u8; 3], right: [u8; 3]) -> RgbImage {
+    RgbImage::from_fn(96, 48, |x, y| Rgb(half(x, y, left, right)))
+}
+
+/// A GIF of black frames, each with a level line of one colour.
+pub(crate) fn animated_lines(colours: &[[u8; 3]]) -> Vec<u8> {
+    animated(colours.iter().map(|&colour| line_picture(colour, colour)))
+}
+
+/// A GIF of frames of one colour each.
+pub(crate) fn animated_colours(colours: &[[u8; 3]]) -> Vec<u8> {
+    animated(colours.iter().map(|&colour| RgbImage::from_pixel(16, 16, Rgb(colour))))
+}
+
+fn animated(frames: impl Iterator<Item = RgbImage>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let frames = frames.map(|frame| Frame::new(DynamicImage::ImageRgb8(frame).into_rgba8()));
+    GifEncoder::new(&mut bytes).encode_frames(frames).unwrap();
+    bytes
+}
+
+/// A PNG of which nothing is seen but its ground.
+pub(crate) fn clear() -> Vec<u8> {
+    let mut bytes = Cursor::new(Vec::new());
+    DynamicImage::new_rgba8(16, 16).write_to(&mut bytes, ImageFormat::Png).unwrap();
+    bytes.into_inner()
 }
 
 /// The same line from top to bottom.
