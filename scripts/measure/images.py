@@ -1,8 +1,8 @@
 """Owns the measuring of image moderation: which source is harmful in what, the
 asking for each picture, the figures and their Markdown.
 
-A source is harmful in the categories that the heads are trained to find it in
-(scripts/train/image_heads.py says so of the sources that we know) and in those
+A source is harmful in the categories that scripts/train/image_heads.py states of
+the sources that we know, whether or not a head is trained to find it, and in those
 that a run names; in every other it counts as harmless. A picture that the
 server does not take is counted by the error's code, and counts nowhere else.
 """
@@ -65,7 +65,7 @@ class Run:
 
 def harms(source: str, named: Mapping[str, Collection[str]]) -> set[str]:
     """The categories that a source is harmful in."""
-    known = {plan.category for plan in PLANS if plan.harmful(source)}
+    known = {plan.category for plan in PLANS if plan.harmful(source) or plan.beside(source)}
     return known | {category for category, sources in named.items() if source in sources}
 
 

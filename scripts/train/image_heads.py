@@ -96,7 +96,7 @@ class Plan:
     # A fold of sources that are only for judging: judged where there are features of them.
     also: dict[str, Choice]
     only_judged: Choice
-    # Neither trained on nor counted: how much of it the head flags is told.
+    # Harmful in the category, yet neither trained on nor counted: how much of it the head flags is told.
     beside: Choice
     # What is scored, in words of the card.
     seen: str
