@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 SCRIPTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(SCRIPTS))
 
-from forge import efficientnet  # noqa: E402
+from forge import efficientnet, tfjs  # noqa: E402
 
 
 # --- a checkpoint as PyTorch wrote it before version 1.6 ----------------------
@@ -185,6 +185,29 @@ def test_the_graph_is_the_network(tmp_path: Path) -> None:
         expected = plainly(tensors, picture)
         assert expected.std() > 0.01
         assert np.abs(row - expected).max() < 1e-4
+
+
+def test_a_classifier_takes_its_features_from_it_and_keeps_its_answers(tmp_path: Path) -> None:
+    size, tensors = 33, lite0()
+    (tmp_path / "c.pth").write_bytes(checkpoint(tensors))
+    graph = helper.make_graph(
+        [helper.make_node("ReduceMean", ["pixels"], ["mean"], axes=[1, 2], keepdims=0),
+         helper.make_node("Softmax", ["mean"], ["probabilities"]), helper.make_node("Identity", ["mean"], ["features"])],
+        "test",
+        [helper.make_tensor_value_info("pixels", TensorProto.FLOAT, ["batch", size, size, 3])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 3]) for name in ("probabilities", "features")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    pixels = np.random.default_rng(3).random((1, size, size, 3)).astype(np.float32)
+
+    def answers(model: onnx.ModelProto) -> list[np.ndarray]:
+        session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        return session.run(["probabilities", "features"], {"pixels": pixels})
+
+    before, (probabilities, features) = answers(model), answers(tfjs.see_more(model, size, tmp_path / "c.pth"))
+    assert np.array_equal(probabilities, before[0])
+    assert features.shape == (1, efficientnet.WIDTH)
+    assert np.abs(features[0] - plainly(tensors, pixels[0])).max() < 1e-4
 
 
 def test_a_checkpoint_of_another_network_is_refused() -> None:

@@ -228,6 +228,18 @@ def test_what_a_head_was_not_made_for_is_told_and_changes_nothing() -> None:
     assert report["beside"]["brawl"]["pictures"] == 80 and report["beside"]["brawl"]["flagged"] > 0.9
 
 
+@pytest.mark.parametrize(("gun", "auprc"), [(763, 1.0), (200, 0.5)])
+def test_the_pretrained_classes_are_judged_without_training(monkeypatch: pytest.MonkeyPatch, gun: int, auprc: float) -> None:
+    weight = np.zeros((1000, WIDTH), np.float32)
+    weight[gun, 0] = 2
+    fake = {"_fc.weight": weight, "_fc.bias": np.zeros(1000, np.float32)}
+    monkeypatch.setattr(image_heads.efficientnet, "read", lambda _: fake)
+    found = image_heads.by_classes(rows(5), PLAN, Path("unread"))
+    assert set(found) == {"all", "knife", "gun", "fight"}
+    # Another class that grows with the harm takes from those of firearms.
+    assert found["all"]["auprc"] >= auprc if auprc == 1 else found["all"]["auprc"] < auprc
+
+
 def test_a_head_that_sees_nothing_stays_out() -> None:
     head, report = image_heads.make(rows(0), PLAN, quiet)
     assert head is None and not report["ships"]

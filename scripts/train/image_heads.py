@@ -11,8 +11,8 @@ aside, of both labels, from the training, from the choice of its strength and
 from the placing of its operating point. A head scores only what at least two
 sources show, so that it can be judged on one and have learnt from another:
 nothing can be said of how fights or knives would be found elsewhere, as each
-has one source, and so they are neither trained on nor scored. A head ships when in every fold the area under
-the precision-recall curve is at least 0.85 and at most 3 % of the harmless
+has one source, and so they are neither trained on nor scored. A head ships when
+in every fold the area under the precision-recall curve is at least 0.85 and at most 3 % of the harmless
 pictures reach the operating point, of all pictures and as the mean over the
 sources, both of the pictures as they are and altered. Otherwise it is left
 out, the category is scored by the text that is read alone, and the card says so.
