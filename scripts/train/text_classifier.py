@@ -174,7 +174,7 @@ def taught(rows: list[text_data.Row], path: Path) -> list[text_data.Row]:
     Of English only: no teacher here reads other languages well.
     """
     return [
-        row if np.isnan(p[0]) or row.lang != "en" or sum(map(str.isascii, row.text)) < 0.9 * len(row.text)
+        row if np.isnan(p[0]) or not text_data.is_english(row)
         else replace(row, soft=tuple(map(float, p)))
         for row, p in zip(rows, text_data.said_of(rows, path))
     ]

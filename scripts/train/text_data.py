@@ -189,6 +189,11 @@ def name_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def is_english(row: Row) -> bool:
+    """Whether a teacher that knows English alone can judge it; public sources name no language."""
+    return row.lang == "en" and sum(map(str.isascii, row.text)) >= 0.9 * len(row.text)
+
+
 def as_read(row: Row, read: dict) -> Row:
     """The row with what a reader found in it, of all five categories, instead of what its source says."""
     found = tuple(float(c in read["found"]) for c in CATEGORIES)
