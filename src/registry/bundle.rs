@@ -44,12 +44,12 @@ pub struct Bundle {
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
     /// The manifest or a file could not be read.
-    #[error("cannot read {}: {source}; check who may read it, or install the model again: {INSTALL}", path.display())]
+    #[error("cannot read {}: {cause}; check who may read it, or install the model again: {INSTALL}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The manifest is not of the form this server knows.
     #[error("{} is not a manifest this server understands ({reason}); to install the model again, {INSTALL}", path.display())]
@@ -342,7 +342,7 @@ fn check_hash(path: &Path, expected: &ManifestFile, progress: &dyn Progress) -> 
 }
 
 fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> BundleError {
-    move |source| BundleError::Unreadable { path: path.to_owned(), source }
+    move |cause| BundleError::Unreadable { path: path.to_owned(), cause }
 }
 
 /// Hex SHA-256 of a file.
