@@ -350,10 +350,10 @@ pub(super) fn sha256(path: &Path, progress: &dyn Progress) -> io::Result<String>
     hashed(&mut File::open(path)?, &mut io::sink(), progress)
 }
 
-/// Copies a file and its mode, down to the disk; answers its size and the hex SHA-256 of what was read.
+/// Copies a file, down to the disk; answers its size and the hex SHA-256 of what was read. The copy is as readable as any
+/// new file: exporters keep the weights beside a graph to their owner, and the server may be another user.
 pub(super) fn copy(source: &Path, target: &Path, progress: &dyn Progress) -> io::Result<(u64, String)> {
     let (mut source, mut target) = (File::open(source)?, File::create(target)?);
-    target.set_permissions(source.metadata()?.permissions())?;
     let sha256 = hashed(&mut source, &mut target, progress)?;
     target.sync_all()?;
     Ok((target.metadata()?.len(), sha256))
