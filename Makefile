@@ -21,8 +21,8 @@ BINARY := target/release/dichroic
 EXAMPLE := --manifest-path examples/rust/Cargo.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup models build bundle notices demo serve test test-rust test-scripts test-clients test-deploy
-.PHONY: fmt lint bench gauge bench-peers bench-profile lock clean
+.PHONY: help setup models build bundle notices demo serve test test-rust test-scripts test-clients test-models
+.PHONY: test-deploy fmt lint bench gauge bench-peers bench-profile lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,7 +51,7 @@ demo: build ## start the server, ask all four operations, check the answers
 serve: build ## serve on 127.0.0.1:8080 with a fresh key
 	@$(VENV_PYTHON) scripts/serve $(BINARY)
 
-test: ## set-up, then every check and test but those of test-clients
+test: ## set-up, then every check and test but those of test-clients and test-models
 	@$(PYTHON) scripts/setup --require cargo cc
 	@$(MAKE) --no-print-directory lint test-rust test-scripts test-deploy
 	@echo 'make test: every check passed.'
@@ -63,13 +63,20 @@ test-rust: ## unit, integration, architecture, golden and doc tests of the serve
 test-scripts: ## tests of set-up, of the conversions, and of the running server
 	@$(CARGO) build --locked --quiet
 	@$(VENV_PYTHON) -m pytest -q scripts/tests --ignore-glob "*/test_deploy*.py" --ignore-glob "*/test_clients*.py" \
-		--ignore scripts/tests/test_playground.py
+		--ignore scripts/tests/test_playground.py --ignore scripts/tests/test_optimum.py
 
 test-clients: ## linter, generated clients and schemathesis on the OpenAPI document (some minutes)
 	@$(PYTHON) scripts/setup --require cargo cc
 	@$(PYTHON) scripts/client_tools
 	@$(CARGO) build --locked --quiet
 	@.venv-clients/bin/python -m pytest -q scripts/tests/test_clients*.py
+
+# Not in `make test`: its packages, PyTorch among them, are 6 GB. The tests themselves take a minute.
+test-models: ## tests of models that Hugging Face's Optimum has exported (6 GB of packages)
+	@$(PYTHON) scripts/setup --require cargo cc
+	@$(PYTHON) scripts/export_tools
+	@$(CARGO) build --locked --quiet
+	@.venv-models/bin/python -m pytest -q --disable-warnings scripts/tests/test_optimum.py
 
 # The server of a bundle, without default features, is put aside; the other tests have the usual one. Only this package
 # is compiled twice: no dependency has other features with or without them.
@@ -108,4 +115,4 @@ lock: ## write each requirements.lock anew from its requirements.in
 	@$(PYTHON) scripts/lock
 
 clean: ## remove what was built here; downloads stay in the cache
-	@rm -rf target .venv .venv-clients .venv-deploy .venv-peers runtime models/*/build models/*/build-cuda
+	@rm -rf target .venv .venv-clients .venv-deploy .venv-models .venv-peers runtime models/*/build models/*/build-cuda

@@ -66,7 +66,7 @@ fn a_text_scores_the_same_alone_and_padded_in_company() {
 
 /// A fixture in the layout of an exporter, as a bundle in `folder`.
 fn labelled(folder: &Path, fixture: &str, map: &[(&str, Category)]) -> Bundle {
-    let model = SequenceClassifier::open(&Path::new("tests/fixtures").join(fixture)).unwrap();
+    let model = SequenceClassifier::open(&Path::new("tests/fixtures").join(fixture), None).unwrap();
     let map: Vec<_> = map.iter().map(|(label, category)| ((*label).to_owned(), *category)).collect();
     let spec = model.spec(ends(&model.export().tokenizer()).unwrap(), &map).unwrap();
     written(model.export(), &folder.join(fixture), Part::TextClassifier(spec))
@@ -141,7 +141,7 @@ fn decoder(form: CacheForm, rows: usize) -> Box<dyn Decode> {
     if form == CacheForm::Shared {
         return Box::new(Decoder::open(&runtime(), &bundle("tiny-generator"), rows).unwrap());
     }
-    let model = CausalModel::open(Path::new("tests/fixtures/tiny-causal")).unwrap();
+    let model = CausalModel::open(Path::new("tests/fixtures/tiny-causal"), None).unwrap();
     let GeneratorGraph { cache, layers, kv_heads, head_dim, vocab } =
         GeneratorGraph::read(&runtime(), model.export().graph()).unwrap();
     let (stop_ids, tasks) = (model.stop_ids().to_vec(), model.prompts("").unwrap().tasks);

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 
@@ -218,6 +219,23 @@ def test_the_exported_bert_is_the_architecture(tmp_path: Path) -> None:
     assert np.abs(without - expected)[1:].max() > 0.1, "the mask makes no difference"
 
 
+def test_a_graph_by_another_name_comes_with_its_weights(tmp_path: Path) -> None:
+    exported = tiny_bert.write(tmp_path / "bert", bert("alpha-4o-mini"), None)
+    weights = exported / "model_quantized.onnx_data"
+    model = onnx.load(exported / "model.onnx")
+    onnx.save(model, exported / "model_quantized.onnx", save_as_external_data=True, location=weights.name)
+    (exported / "model.onnx").unlink()
+    weights.chmod(0o600)
+    mapped = ("--map", "toxic=hate")
+    said = refused(add(exported, "alpha-4o-mini", tmp_path, *mapped))
+    assert said.count("No such file") == 1 and "with --graph" in said
+    done = add(exported, "alpha-4o-mini", tmp_path, *mapped, "--graph", "model_quantized.onnx")
+    assert done.returncode == 0, done.stderr
+    # Whoever runs the server may read them, though the exporter kept them to their owner.
+    build = tmp_path / "models/alpha-4o-mini/build/text"
+    assert (build / weights.name).stat().st_mode == (build / "model.onnx").stat().st_mode
+
+
 # --- the exported graph of a generator -------------------------------------------
 
 
@@ -278,6 +296,18 @@ def test_the_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     (exported / "tokenizer.json").write_text(json.dumps(tokenizer))
     said = refused(add(exported, "beta-3-haiku", tmp_path))
     assert "32001 tokens and the model 320" in said and "tokenizer.json that belongs to it" in said
+
+
+def test_logits_in_half_precision_are_refused(tmp_path: Path) -> None:
+    exported = tiny_bert.write(tmp_path / "half", bert("alpha-4o-mini"), None)
+    model = onnx.load(exported / "model.onnx")
+    [last] = [node for node in model.graph.node if "logits" in node.output]
+    last.output[0] = "wide"
+    model.graph.node.append(onnx.helper.make_node("Cast", ["wide"], ["logits"], to=onnx.TensorProto.FLOAT16))
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    onnx.save(model, exported / "model.onnx")
+    said = refused(add(exported, "alpha-4o-mini", tmp_path, "--map", "toxic=hate"))
+    assert "not a float32 tensor; export the model in float32" in said
 
 
 def test_what_cannot_be_imported_leaves_nothing(tmp_path: Path) -> None:

@@ -44,12 +44,12 @@ pub struct Bundle {
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
     /// The manifest or a file could not be read.
-    #[error("cannot read {}: {source}; check who may read it, or install the model again: {INSTALL}", path.display())]
+    #[error("cannot read {}: {cause}; check who may read it, or install the model again: {INSTALL}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The manifest is not of the form this server knows.
     #[error("{} is not a manifest this server understands ({reason}); to install the model again, {INSTALL}", path.display())]
@@ -342,7 +342,7 @@ fn check_hash(path: &Path, expected: &ManifestFile, progress: &dyn Progress) -> 
 }
 
 fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> BundleError {
-    move |source| BundleError::Unreadable { path: path.to_owned(), source }
+    move |cause| BundleError::Unreadable { path: path.to_owned(), cause }
 }
 
 /// Hex SHA-256 of a file.
@@ -350,10 +350,10 @@ pub(super) fn sha256(path: &Path, progress: &dyn Progress) -> io::Result<String>
     hashed(&mut File::open(path)?, &mut io::sink(), progress)
 }
 
-/// Copies a file and its mode, down to the disk; answers its size and the hex SHA-256 of what was read.
+/// Copies a file, down to the disk; answers its size and the hex SHA-256 of what was read. The copy is as readable as any
+/// new file: exporters keep the weights beside a graph to their owner, and the server may be another user.
 pub(super) fn copy(source: &Path, target: &Path, progress: &dyn Progress) -> io::Result<(u64, String)> {
     let (mut source, mut target) = (File::open(source)?, File::create(target)?);
-    target.set_permissions(source.metadata()?.permissions())?;
     let sha256 = hashed(&mut source, &mut target, progress)?;
     target.sync_all()?;
     Ok((target.metadata()?.len(), sha256))

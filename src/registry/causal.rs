@@ -130,11 +130,12 @@ pub struct CausalModel {
 }
 
 impl CausalModel {
-    /// Reads the configuration in `dir` and looks for the other files.
+    /// Reads the configuration in `dir` and looks for the other files, the graph by the name `graph` if it has one of its
+    /// own.
     ///
     /// # Errors
     /// [`ExportError`] for a file that is missing, or one that says what is of no use.
-    pub fn open(dir: &Path) -> Result<Self, ExportError> {
+    pub fn open(dir: &Path, graph: Option<&Path>) -> Result<Self, ExportError> {
         let path = export::config(dir);
         let config: RawConfig = export::json(&path)?;
         if config.is_encoder_decoder {
@@ -143,14 +144,14 @@ impl CausalModel {
                 "it is of a model with an encoder; only those that continue a text can be added",
             ));
         }
-        if let Some(older) = older(dir) {
+        if let (None, Some(older)) = (graph, older(dir)) {
             return Err(ExportError::content(
                 &dir.join(older),
                 "it is of an older layout; export the model anew with Optimum 1.14 or later, `--task \
                  text-generation-with-past`",
             ));
         }
-        let export = Export::open(dir)?;
+        let export = Export::open(dir, graph)?;
         let generation: RawGeneration = export::json_if_any(&dir.join("generation_config.json"))?;
         let mut stop_ids = generation.eos_token_id.list();
         if stop_ids.is_empty() {
@@ -252,7 +253,7 @@ mod tests {
     }
 
     fn opened(files: &[(&str, Value)]) -> Result<CausalModel, String> {
-        CausalModel::open(folder(files).path()).map_err(|error| error.to_string())
+        CausalModel::open(folder(files).path(), None).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -291,7 +292,7 @@ mod tests {
         }
         let dir = folder(&[config, ("tokenizer_config.json", json!({"chat_template": "{{ older }}"}))]);
         fs::write(dir.path().join("chat_template.jinja"), body).unwrap();
-        assert!(CausalModel::open(dir.path()).unwrap().prompts("").is_ok());
+        assert!(CausalModel::open(dir.path(), None).unwrap().prompts("").is_ok());
     }
 
     #[test]
@@ -319,7 +320,7 @@ mod tests {
     fn an_older_layout_and_an_encoder_are_told() {
         let dir = folder(&[("config.json", json!({"eos_token_id": 2}))]);
         fs::rename(dir.path().join("model.onnx"), dir.path().join("decoder_model_merged.onnx")).unwrap();
-        let error = CausalModel::open(dir.path()).unwrap_err().to_string();
+        let error = CausalModel::open(dir.path(), None).unwrap_err().to_string();
         assert!(error.contains("decoder_model_merged.onnx") && error.contains("Optimum 1.14"), "{error}");
         let error = opened(&[("config.json", json!({"is_encoder_decoder": true}))]).unwrap_err();
         assert!(error.contains("a model with an encoder"), "{error}");

@@ -1,5 +1,5 @@
 //! A model from elsewhere, as Hugging Face's libraries lay a folder out: `config.json`, `tokenizer.json`, and
-//! `model.onnx` or `onnx/model.onnx`.
+//! `model.onnx`, `onnx/model.onnx` or a graph by another name.
 //!
 //! Owns what all tasks have in common: which task it is, where the files are, and how they become a bundle. Refuses
 //! tasks that nothing here could feed. Reads and copies files; runs on the main thread.
@@ -19,8 +19,8 @@ use super::{
     progress::Progress,
 };
 
-/// How the files beside a graph begin that hold its weights, as exporters name them.
-const WEIGHTS: [&str; 2] = ["model.onnx_data", "model.onnx.data"];
+/// What follows a graph's name in those of the files that hold its weights, as exporters name them.
+const WEIGHTS: [&str; 2] = ["_data", ".data"];
 const CONFIG: &str = "config.json";
 const SEQUENCE: &str = "ForSequenceClassification";
 const CAUSAL: [&str; 2] = ["ForCausalLM", "LMHeadModel"];
@@ -29,13 +29,13 @@ const CAUSAL: [&str; 2] = ["ForCausalLM", "LMHeadModel"];
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// A file could not be read, copied or written.
-    #[error("cannot use {} ({source}); give a folder with config.json, tokenizer.json and model.onnx, as \
-             `optimum-cli export onnx` writes it", path.display())]
+    #[error("cannot use {} ({cause}); give a folder with config.json, tokenizer.json and model.onnx, as \
+             `optimum-cli export onnx` writes it, and name a graph that is called otherwise with --graph", path.display())]
     File {
         /// The file.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// A file says too little or something that is not understood.
     #[error("{} is of no use here: {reason}", path.display())]
@@ -121,13 +121,17 @@ pub struct Export {
 }
 
 impl Export {
-    /// Looks for graph and tokenizer in `dir`.
+    /// Looks for tokenizer and graph in `dir`, where `graph` may say which it is.
     ///
     /// # Errors
     /// [`ExportError::File`] for the one that is missing.
-    pub fn open(dir: &Path) -> Result<Self, ExportError> {
+    pub fn open(dir: &Path, graph: Option<&Path>) -> Result<Self, ExportError> {
         let nested = dir.join("onnx").join("model.onnx");
-        let graph = if nested.is_file() { nested } else { dir.join("model.onnx") };
+        let graph = match graph {
+            Some(named) => dir.join(named),
+            None if nested.is_file() => nested,
+            None => dir.join("model.onnx"),
+        };
         let export = Self { dir: dir.to_owned(), graph };
         for needed in [export.graph.clone(), export.tokenizer()] {
             fs::File::open(&needed).map_err(file(&needed))?;
@@ -162,7 +166,7 @@ impl Export {
             files.push(ManifestFile { path: name, bytes, sha256 });
         }
         let path = target.join(MANIFEST);
-        let json = |error: serde_json::Error| ExportError::File { path: path.clone(), source: error.into() };
+        let json = |error: serde_json::Error| ExportError::File { path: path.clone(), cause: error.into() };
         let (kind, generator, text_classifier) = match part {
             Part::TextClassifier(spec) => (Kind::TextClassifier, None, Some(spec)),
             Part::Generator(spec) => (Kind::Generator, Some(spec), None),
@@ -194,11 +198,13 @@ impl Export {
     /// The files of the graph's weights, with the names that the graph knows them by.
     fn weights(&self) -> Result<Vec<(PathBuf, String)>, ExportError> {
         let beside = self.graph.parent().unwrap_or(&self.dir);
+        let graph = self.graph.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let mut found = Vec::new();
         for entry in fs::read_dir(beside).map_err(file(beside))? {
             let path = entry.map_err(file(beside))?.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if WEIGHTS.iter().any(|start| name.starts_with(start)) && path.is_file() {
+            let rest = name.strip_prefix(graph).unwrap_or_default();
+            if WEIGHTS.iter().any(|start| rest.starts_with(start)) && path.is_file() {
                 found.push((path.clone(), name.to_owned()));
             }
         }
@@ -223,7 +229,7 @@ pub(super) fn json_if_any<T: DeserializeOwned + Default>(path: &Path) -> Result<
 }
 
 pub(super) fn file(path: &Path) -> impl FnOnce(io::Error) -> ExportError + '_ {
-    move |source| ExportError::File { path: path.to_owned(), source }
+    move |cause| ExportError::File { path: path.to_owned(), cause }
 }
 
 #[cfg(test)]
@@ -256,11 +262,28 @@ mod tests {
     fn a_missing_file_is_named_with_the_command_that_writes_it() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("model.onnx"), "graph").unwrap();
-        for (error, name) in
-            [(Export::open(dir.path()).unwrap_err(), "tokenizer.json"), (Task::of(dir.path()).unwrap_err(), CONFIG)]
-        {
+        for (error, name) in [
+            (Export::open(dir.path(), None).unwrap_err(), "tokenizer.json"),
+            (Task::of(dir.path()).unwrap_err(), CONFIG),
+        ] {
             let error = error.to_string();
             assert!(error.contains(name) && error.contains("optimum-cli export onnx"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_graph_by_another_name_comes_with_its_own_weights() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in
+            ["tokenizer.json", "model.onnx", "model.onnx_data", "model_quantized.onnx", "model_quantized.onnx_data"]
+        {
+            fs::write(dir.path().join(name), name).unwrap();
+        }
+        let export = Export::open(dir.path(), Some(Path::new("model_quantized.onnx"))).unwrap();
+        assert_eq!(fs::read(export.graph()).unwrap(), b"model_quantized.onnx");
+        let weights = dir.path().join("model_quantized.onnx_data");
+        assert_eq!(export.weights().unwrap(), [(weights, "model_quantized.onnx_data".to_owned())]);
+        let error = Export::open(dir.path(), Some(Path::new("model_int8.onnx"))).unwrap_err().to_string();
+        assert!(error.contains("model_int8.onnx (No such file") && error.contains("--graph"), "{error}");
     }
 }

@@ -29,12 +29,12 @@ pub struct Release {
 #[derive(Debug, thiserror::Error)]
 pub enum ReleaseError {
     /// A file or a folder could not be read.
-    #[error("cannot read {}: {source}; unpack the whole bundle and name its folder", path.display())]
+    #[error("cannot read {}: {cause}; unpack the whole bundle and name its folder", path.display())]
     Unreadable {
         /// The file or folder.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The list has a line that is none, names a file twice, or is empty.
     #[error(
@@ -94,7 +94,7 @@ impl Release {
     /// [`ReleaseError::Unreadable`] and [`ReleaseError::Malformed`].
     pub fn open(dir: &Path) -> Result<Self, ReleaseError> {
         let path = dir.join(SUMS);
-        let list = fs::read_to_string(&path).map_err(|source| ReleaseError::Unreadable { path, source })?;
+        let list = fs::read_to_string(&path).map_err(|cause| ReleaseError::Unreadable { path, cause })?;
         Ok(Self { dir: dir.to_owned(), hashes: parse(&list)?, list })
     }
 
@@ -117,9 +117,9 @@ impl Release {
             .map_err(|source| ReleaseError::Key { path: key.to_owned(), reason: source.into() })?;
         let key = PublicKey::decode(&text).map_err(|reason| ReleaseError::Key { path: key.to_owned(), reason })?;
         let path = self.dir.join(SIGNATURE);
-        let text = fs::read_to_string(&path).map_err(|source| match source.kind() {
+        let text = fs::read_to_string(&path).map_err(|cause| match cause.kind() {
             io::ErrorKind::NotFound => ReleaseError::Unsigned,
-            _ => ReleaseError::Unreadable { path, source },
+            _ => ReleaseError::Unreadable { path, cause },
         })?;
         let signature = Signature::decode(&text).map_err(|reason| ReleaseError::Signature { reason })?;
         // The old form signs the bytes without hashing them first; nothing here ever wrote it.
@@ -144,7 +144,7 @@ impl Release {
             }
             let full = self.dir.join(path);
             let hash = sha256(&full, progress);
-            if hash.map_err(|source| ReleaseError::Unreadable { path: full, source })? != *expected {
+            if hash.map_err(|cause| ReleaseError::Unreadable { path: full, cause })? != *expected {
                 return Err(ReleaseError::Changed { path: path.clone() });
             }
         }
@@ -157,7 +157,7 @@ impl Release {
         let mut folders = vec![PathBuf::new()];
         while let Some(folder) = folders.pop() {
             let full = self.dir.join(&folder);
-            let unreadable = |source| ReleaseError::Unreadable { path: full.clone(), source };
+            let unreadable = |cause| ReleaseError::Unreadable { path: full.clone(), cause };
             for entry in fs::read_dir(&full).map_err(unreadable)? {
                 let entry = entry.map_err(unreadable)?;
                 let path = folder.join(entry.file_name());

@@ -59,17 +59,18 @@ pub struct SequenceClassifier {
 }
 
 impl SequenceClassifier {
-    /// Reads the configuration in `dir` and looks for the other files.
+    /// Reads the configuration in `dir` and looks for the other files, the graph by the name `graph` if it has one of its
+    /// own.
     ///
     /// # Errors
     /// [`SequenceError`] for a file that is missing, or a model of another task.
-    pub fn open(dir: &Path) -> Result<Self, SequenceError> {
+    pub fn open(dir: &Path, graph: Option<&Path>) -> Result<Self, SequenceError> {
         let path = export::config(dir);
         let (config, labels, activation) =
             understood(export::json(&path)?).map_err(|reason| ExportError::content(&path, reason))?;
         let positions = config.max_position_embeddings.map_or(WINDOW, |most| most.saturating_sub(KEPT_POSITIONS));
         Ok(Self {
-            export: Export::open(dir)?,
+            export: Export::open(dir, graph)?,
             labels,
             activation,
             window: positions.min(WINDOW),
@@ -177,7 +178,7 @@ mod tests {
     }
 
     fn opened(config: &Value) -> Result<SequenceClassifier, String> {
-        SequenceClassifier::open(folder(config).path()).map_err(|error| error.to_string())
+        SequenceClassifier::open(folder(config).path(), None).map_err(|error| error.to_string())
     }
 
     fn labels(count: usize) -> Value {
@@ -246,7 +247,7 @@ mod tests {
         fs::create_dir(dir.path().join("onnx")).unwrap();
         fs::write(dir.path().join("onnx/model.onnx"), "inner").unwrap();
         fs::write(dir.path().join("onnx/model.onnx_data"), "weights").unwrap();
-        let model = SequenceClassifier::open(dir.path()).unwrap();
+        let model = SequenceClassifier::open(dir.path(), None).unwrap();
         let spec = model.spec([1, 2], &[("label 1".into(), Category::Hate)]).unwrap();
         let target = dir.path().join("text");
         let origin = Origin { name: "n".into(), source: "s".into(), licence: "MIT".into() };

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use ort::{
     session::{Session, SessionInputValue},
-    value::Tensor,
+    value::{Outlet, Tensor, TensorElementType, ValueType},
 };
 
 use super::{RuntimeError, finite};
@@ -36,7 +36,7 @@ pub(super) struct LabelHead {
 impl LabelHead {
     /// Compares the graph with its contract.
     pub(super) fn new(spec: &LabelsSpec, session: &Session) -> Result<Self, RuntimeError> {
-        let inputs: Vec<&str> = session.inputs().iter().map(ort::value::Outlet::name).collect();
+        let inputs: Vec<&str> = session.inputs().iter().map(Outlet::name).collect();
         let known = ["input_ids", "attention_mask", "token_type_ids"];
         if !known[..2].iter().all(|name| inputs.contains(name)) || !inputs.iter().all(|name| known.contains(name)) {
             return Err(RuntimeError::Load(format!(
@@ -44,8 +44,16 @@ impl LabelHead {
                 inputs.join(", ")
             )));
         }
-        if !session.outputs().iter().any(|output| output.name() == "logits") {
-            return Err(RuntimeError::Load("it has no output named logits, as a sequence classifier has".into()));
+        match session.outputs().iter().find(|output| output.name() == "logits").map(Outlet::dtype) {
+            Some(ValueType::Tensor { ty: TensorElementType::Float32, .. }) => {}
+            Some(other) => {
+                return Err(RuntimeError::Load(format!(
+                    "its logits are {other} and not a float32 tensor; export the model in float32"
+                )));
+            }
+            None => {
+                return Err(RuntimeError::Load("it has no output named logits, as a sequence classifier has".into()));
+            }
         }
         Ok(Self {
             activation: spec.activation,

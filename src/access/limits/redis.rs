@@ -84,12 +84,12 @@ pub struct RedisOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum RedisSetupError {
     /// The file with certificates is not there or cannot be read.
-    #[error("the certificates in {path} cannot be read ({source}); check redis_ca_file", path = path.display())]
+    #[error("the certificates in {path} cannot be read ({cause}); check redis_ca_file", path = path.display())]
     Certificates {
         /// The file.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The file holds no certificates.
     #[error("{path} holds no certificates as PEM; check redis_ca_file", path = path.display())]
@@ -232,7 +232,7 @@ fn client(options: &RedisOptions) -> Result<Client, RedisSetupError> {
     let Some(path) = &options.ca_file else {
         return Client::open(info).map_err(|error| away(options, &error));
     };
-    let pem = fs::read(path).map_err(|source| RedisSetupError::Certificates { path: path.clone(), source })?;
+    let pem = fs::read(path).map_err(|cause| RedisSetupError::Certificates { path: path.clone(), cause })?;
     if !String::from_utf8_lossy(&pem).contains("-----BEGIN CERTIFICATE-----") {
         return Err(RedisSetupError::NotCertificates { path: path.clone() });
     }

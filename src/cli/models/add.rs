@@ -37,12 +37,16 @@ use crate::{
     Examples:\n  dichroic models add ./toxic-bert --id delta-3.1 --licence Apache-2.0 \\\n    \
     --map toxic=hate --map identity_hate=hate --map threat=violence --map obscene=sexual\n  \
     dichroic models add ./my-llama --id beta-3-haiku --licence Apache-2.0 --replace\n  \
-    dichroic models add ./my-llama --id beta-3-haiku --prompts my-prompts.json"
+    dichroic models add ./my-llama --id beta-3-haiku --prompts my-prompts.json\n  \
+    dichroic models add ./toxic-int8 --id delta-3.1 --graph model_quantized.onnx --map toxic=hate"
 )]
 pub(super) struct AddArgs {
     /// Folder of the model
     #[arg(value_name = "DIR")]
     dir: PathBuf,
+    /// Its graph, in DIR [default: onnx/model.onnx, or else model.onnx]
+    #[arg(long, value_name = "FILE")]
+    graph: Option<PathBuf>,
     /// Identifier whose text classifier or generator it becomes
     #[arg(long, value_name = "IDENTIFIER")]
     id: ModelId,

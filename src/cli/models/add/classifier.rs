@@ -17,7 +17,7 @@ const TRIAL: [&str; 2] =
     ["ready", "This is a longer text, which makes the batch wider than the first text alone would."];
 
 pub(super) fn understood(args: &AddArgs) -> anyhow::Result<Understood> {
-    let model = SequenceClassifier::open(&args.dir)?;
+    let model = SequenceClassifier::open(&args.dir, args.graph.as_deref())?;
     if args.map.is_empty() {
         bail!(
             "no label stands for a category; say which do with --map LABEL=CATEGORY: the model's labels are {}",

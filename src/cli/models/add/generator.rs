@@ -26,7 +26,7 @@ const ROOM: usize = 640;
 const SAME: f64 = 0.9;
 
 pub(super) fn understood(args: &AddArgs, config: &Config) -> anyhow::Result<Understood> {
-    let model = CausalModel::open(&args.dir)?;
+    let model = CausalModel::open(&args.dir, args.graph.as_deref())?;
     let tokenizer = PromptTokenizer::read(&model.export().tokenizer())?;
     let runtime = Runtime::load(&config.runtime_library, config.threads.get())?;
     let GeneratorGraph { cache, layers, kv_heads, head_dim, vocab } =
