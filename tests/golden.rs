@@ -278,15 +278,34 @@ fn distance(one: &str, other: &str) -> usize {
     row[other.len()]
 }
 
+/// A drawn picture and the words on it.
+fn drawn(name: &str) -> (DynamicImage, String) {
+    let wanted = std::fs::read_to_string(format!("tests/golden/reading/{name}.txt")).unwrap();
+    let picture = image::open(format!("tests/golden/reading/{name}.png")).unwrap();
+    (picture, wanted.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// Identifiers may share a reader.
+fn readers() -> BTreeMap<String, Arc<Bundle>> {
+    bundles(ComponentName::Ocr).into_iter().map(|(_, bundle)| (bundle.digest().to_owned(), bundle)).collect()
+}
+
+#[tokio::test]
+async fn a_long_line_of_small_letters_on_a_large_screen_is_read_either_way_up() {
+    let (screen, wanted) = drawn("screen");
+    for bundle in readers().values() {
+        let reader = text_reader(bundle);
+        for (turn, picture) in [("upright", screen.clone()), ("upside down", screen.rotate180())] {
+            let found = words(&reader, &picture).await;
+            assert!(distance(&found, &wanted) * 50 <= wanted.len(), "{turn}: {found:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_page_is_read_whichever_way_it_lies() {
-    let wanted = std::fs::read_to_string("tests/golden/reading/page.txt").unwrap();
-    let wanted = wanted.split_whitespace().collect::<Vec<_>>().join(" ");
-    let page = image::open("tests/golden/reading/page.png").unwrap();
-    // Identifiers may share a reader.
-    let readers: BTreeMap<String, Arc<Bundle>> =
-        bundles(ComponentName::Ocr).into_iter().map(|(_, bundle)| (bundle.digest().to_owned(), bundle)).collect();
-    for bundle in readers.values() {
+    let (page, wanted) = drawn("page");
+    for bundle in readers().values() {
         let reader = text_reader(bundle);
         for (turn, picture) in [
             ("upright", page.clone()),

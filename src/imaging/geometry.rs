@@ -66,6 +66,11 @@ impl TextBox {
         self.width.max(self.height)
     }
 
+    /// About how many letters there is room for: a line has more than a blot that is as long.
+    pub fn letters(&self) -> f32 {
+        self.length() / self.thickness().max(1.0)
+    }
+
     /// Whether its text runs from top to bottom, or the page lies on its side.
     pub fn is_standing(&self) -> bool {
         self.height > self.width * STANDING

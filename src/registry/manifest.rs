@@ -297,7 +297,7 @@ pub struct DetectorSpec {
     pub unclip: f32,
 }
 
-/// The orientation's input: lines longer than it are squeezed.
+/// The orientation's input: lines longer than it are squeezed to half, of longer ones yet the left end is shown.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct OrientationSpec {

@@ -22,7 +22,10 @@ use crate::{
     engine::Batcher,
     imaging::{
         self, Frame, Limits, TextBox,
-        reading::{OverviewLimits, Page, RegionRules, Strip, StripRules, passages, shows_signs, text_boxes},
+        reading::{
+            OverviewLimits, Page, PageMap, Part, RegionRules, Strip, StripRules, closer, passages, shows_signs, signs,
+            text_boxes,
+        },
     },
     registry::manifest::TextReaderSpec,
     runtime::{LinePixels, PagePixels, Reading, TextMap},
@@ -33,6 +36,8 @@ use crate::{
 const MOST_LINES: usize = 200;
 /// The pages of one picture share this many times the pixels that a single one may have for the detector.
 const PAGES_AT_FULL_SIZE: u32 = 4;
+/// Parts of a page that are shown to the detector before the next are cut.
+const PARTS_AT_ONCE: usize = 4;
 /// A page that was laid on its side is read so if this share of its text is found there.
 const FOUND_AGAIN: f32 = 0.5;
 /// How far the votes of a page's lines may be from half before they decide which way up it is.
@@ -230,7 +235,8 @@ impl TextReader {
         .await
     }
 
-    /// Finds the boxes of every page.
+    /// Finds the boxes of every page: on the whole of it, and once more where there are signs of text on parts that
+    /// were reduced for that.
     async fn detect(
         &self,
         pages: Vec<Arc<Page>>,
@@ -239,19 +245,54 @@ impl TextReader {
     ) -> Result<Vec<Sheet>, ServiceError> {
         let limits = self.overview_limits(pages.len());
         let (pages, scales, maps) = self.maps(pages, limits, permit, deadline).await?;
-        let detector = self.spec.detector;
-        let rules = RegionRules {
-            threshold: detector.threshold,
-            box_threshold: detector.box_threshold,
-            unclip: detector.unclip,
-        };
+        let rules = self.region_rules();
+        let found: Vec<_> = self
+            .holding(permit, move || {
+                let found = pages.into_iter().zip(maps).zip(scales);
+                let sheet = |((page, map), scale): ((Arc<Page>, TextMap), f32)| {
+                    let boxes = text_boxes(&map.probabilities, map.width, scale, &rules);
+                    let parts = if scale < 1.0 {
+                        Part::with_signs(page.size(), &signs(&map.probabilities, map.width, scale, rules.threshold))
+                    } else {
+                        Vec::new()
+                    };
+                    (Sheet { page, boxes }, parts)
+                };
+                found.map(sheet).collect()
+            })
+            .await?;
+        let mut sheets = Vec::with_capacity(found.len());
+        for (sheet, parts) in found {
+            sheets.push(if parts.is_empty() { sheet } else { self.closer(sheet, parts, permit, deadline).await? });
+        }
+        Ok(sheets)
+    }
+
+    /// The sheet with what is found on these parts of its page at its own size.
+    async fn closer(
+        &self,
+        mut sheet: Sheet,
+        parts: Vec<Part>,
+        permit: &Permit,
+        deadline: Instant,
+    ) -> Result<Sheet, ServiceError> {
+        let multiple = self.spec.detector.multiple;
+        let mut whole = PageMap::new(sheet.page.size());
+        // A few at a time: all of them together are as large as the page.
+        for some in parts.chunks(PARTS_AT_ONCE) {
+            let (page, parts) = (Arc::clone(&sheet.page), some.to_vec());
+            let shown = move || parts.iter().map(|part| detected(page.part(part, multiple))).collect();
+            let inputs = self.holding(permit, shown).await?;
+            let maps = in_portions(&self.stages.detector, inputs, deadline).await?;
+            for (part, map) in some.iter().zip(maps) {
+                whole.take(part, &map.probabilities, map.width);
+            }
+        }
+        let rules = self.region_rules();
         self.holding(permit, move || {
-            let found = pages.into_iter().zip(maps).zip(scales);
-            let sheet = |((page, map), scale): ((Arc<Page>, TextMap), f32)| {
-                let boxes = text_boxes(&map.probabilities, map.width, scale, &rules);
-                Sheet { page, boxes }
-            };
-            found.map(sheet).collect()
+            let found = text_boxes(whole.probabilities(), whole.width(), 1.0, &rules);
+            sheet.boxes = closer(&sheet.boxes, found);
+            sheet
         })
         .await
     }
@@ -271,11 +312,7 @@ impl TextReader {
             })
             .await?;
         let scales: Vec<f32> = overviews.iter().map(|overview| overview.scale).collect();
-        let inputs = overviews.into_iter().map(|overview| PagePixels {
-            width: overview.frame.width() as usize,
-            height: overview.frame.height() as usize,
-            rgb: overview.frame.into_rgb(),
-        });
+        let inputs = overviews.into_iter().map(|overview| detected(overview.frame));
         let maps = in_portions(&self.stages.detector, inputs.collect(), deadline).await?;
         Ok((pages, scales, maps))
     }
@@ -375,6 +412,11 @@ impl TextReader {
         }
     }
 
+    fn region_rules(&self) -> RegionRules {
+        let detector = self.spec.detector;
+        RegionRules { threshold: detector.threshold, box_threshold: detector.box_threshold, unclip: detector.unclip }
+    }
+
     fn strip_rules(&self) -> StripRules {
         let recogniser = self.spec.recogniser;
         StripRules {
@@ -387,16 +429,21 @@ impl TextReader {
 }
 
 impl Sheet {
-    /// All its lines' lengths.
+    /// About how many letters there is room for in its lines.
     fn extent(&self) -> f32 {
-        self.boxes.iter().map(TextBox::length).sum()
+        self.boxes.iter().map(TextBox::letters).sum()
     }
 
     /// Whether most of its text runs from top to bottom.
     fn lies(&self) -> bool {
         let standing = self.boxes.iter().filter(|text_box| text_box.is_standing());
-        standing.map(TextBox::length).sum::<f32>() > self.extent() / 2.0
+        standing.map(TextBox::letters).sum::<f32>() > self.extent() / 2.0
     }
+}
+
+/// What the detector is shown.
+fn detected(frame: Frame) -> PagePixels {
+    PagePixels { width: frame.width() as usize, height: frame.height() as usize, rgb: frame.into_rgb() }
 }
 
 /// The longest lines of all sheets, cut out; and the sizes of the sheets.

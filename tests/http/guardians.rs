@@ -14,7 +14,7 @@ use crate::support::{
     doubles::SLOW,
     pictures::{
         BLACK, BLUE, CYAN, GREEN, MAGENTA, RED, WHITE, YELLOW, animated_colours, animated_lines, clear, encoded, line,
-        picture, png, standing_line,
+        picture, png, small_line, standing_line,
     },
 };
 
@@ -306,6 +306,14 @@ async fn nothing_is_recognised_where_no_text_is_found() {
     look(&server, encoded(&png(WHITE))).await.assert_ok();
     assert_passes(&server, [1, 0, 0]).await;
     look(&server, encoded(&line(RED, RED))).await.assert_ok();
+    assert_passes(&server, [2, 1, 1]).await;
+}
+
+#[tokio::test]
+async fn a_small_line_in_a_large_picture_is_found_by_a_closer_look() {
+    let server = Server::new();
+    assert_eq!(scores(&server, &small_line(RED)).await["hate"], 0.9);
+    // The whole, and the one of twelve parts that the line is in.
     assert_passes(&server, [2, 1, 1]).await;
 }
 

@@ -7,11 +7,13 @@
 
 mod layout;
 mod page;
+mod parts;
 mod regions;
 mod resample;
 mod strip;
 
 pub use layout::passages;
 pub use page::{Overview, OverviewLimits, Page};
-pub use regions::{RegionRules, shows_signs, text_boxes};
+pub use parts::{PageMap, Part, closer};
+pub use regions::{RegionRules, shows_signs, signs, text_boxes};
 pub use strip::{Strip, StripRules};

@@ -5,6 +5,7 @@ use super::{
         Frame,
         geometry::{real, whole},
     },
+    parts::Part,
     resample::resample,
 };
 
@@ -90,6 +91,11 @@ impl Page {
         let (width, height) = scaled(&self.frame, scale);
         Overview { frame: padded(&resample(&self.frame, width, height), limits.multiple.max(1)), scale }
     }
+
+    /// One of its parts as the detector sees it, both sides multiples of this.
+    pub fn part(&self, part: &Part, multiple: u32) -> Frame {
+        part.of(&self.frame, multiple)
+    }
 }
 
 fn area(frame: &Frame) -> f32 {
@@ -103,7 +109,7 @@ fn scaled(frame: &Frame, scale: f32) -> (u32, u32) {
 }
 
 /// The frame with its last column and row repeated until both sides are multiples.
-fn padded(frame: &Frame, multiple: u32) -> Frame {
+pub(super) fn padded(frame: &Frame, multiple: u32) -> Frame {
     let full = |length: u32| length.checked_next_multiple_of(multiple).unwrap_or(length);
     let (width, height) = (full(frame.width()), full(frame.height()));
     if (width, height) == (frame.width(), frame.height()) {

@@ -63,12 +63,30 @@ pub fn text_boxes(map: &[f32], width: usize, scale: f32, rules: &RegionRules) ->
 /// Whether a map `[height, width]` of a reduced page shows signs of text, so that it is worth being looked at in full.
 /// Generous where `text_boxes` is strict: a region may be small and pale.
 pub fn shows_signs(map: &[f32], width: usize, threshold: f32) -> bool {
-    let is_sign = |runs: &Vec<Run>| {
-        let Some(around) = smallest_box(&hull(corners(runs))) else { return false };
+    let is_line = |around: &TextBox| {
         let (short, long) = (around.width.min(around.height), around.width.max(around.height));
-        (short <= SIGN_SIDE || long >= short * SIGN_LENGTH) && mean_of(map, width, runs) >= SIGN_MEAN
+        short <= SIGN_SIDE || long >= short * SIGN_LENGTH
     };
-    width > 0 && regions(map, width, threshold).iter().any(is_sign)
+    places(map, width, threshold).iter().any(is_line)
+}
+
+/// Boxes around whatever of a reduced page could be text, of any size and shape, in pixels of the page, where `scale` is
+/// pixels of the map for a pixel of the page: the detector melts lines that are too small for it into what is near them.
+pub fn signs(map: &[f32], width: usize, scale: f32, threshold: f32) -> Vec<TextBox> {
+    if scale.is_nan() || scale <= 0.0 {
+        return Vec::new();
+    }
+    places(map, width, threshold).into_iter().map(|around| around.scaled(1.0 / scale)).collect()
+}
+
+/// Boxes, in pixels of the map, around its regions that are not too pale.
+fn places(map: &[f32], width: usize, threshold: f32) -> Vec<TextBox> {
+    if width == 0 {
+        return Vec::new();
+    }
+    let regions = regions(map, width, threshold);
+    let dark = regions.iter().filter(|runs| mean_of(map, width, runs) >= SIGN_MEAN);
+    dark.filter_map(|runs| smallest_box(&hull(corners(runs)))).collect()
 }
 
 /// The mean of the map over a region's own pixels.
@@ -326,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn signs_are_small_or_long_and_not_too_pale() {
+    fn signs_are_not_too_pale_and_for_a_glance_small_or_long() {
         let shows = |map: &[f32]| shows_signs(map, 100, RULES.threshold);
         let paler = |map: Vec<f32>, by: f32| map.iter().map(|value| value * by).collect::<Vec<_>>();
         let small = |x: f32, y: f32| within(x, 20.0, 24.0) && within(y, 10.0, 12.0);
@@ -336,10 +354,17 @@ mod tests {
         // A face, and a headline as high.
         let block = |long: usize| {
             let row = |row: usize| (0..200).map(move |column| if row < 80 && column < long { 0.9 } else { 0.0 });
-            shows_signs(&(0..100).flat_map(row).collect::<Vec<f32>>(), 200, RULES.threshold)
+            let map = (0..100).flat_map(row).collect::<Vec<f32>>();
+            assert_eq!(signs(&map, 200, 1.0, RULES.threshold).len(), 1, "of any shape");
+            shows_signs(&map, 200, RULES.threshold)
         };
         assert!(!block(100) && block(180));
         assert!(!shows(&map(|_, _| false)) && !shows_signs(&[], 0, 0.3) && !shows_signs(&[f32::NAN; 100], 10, 0.3));
+        for (map, width, scale) in [(vec![], 0, 1.0), (vec![f32::NAN; 100], 10, 1.0), (vec![0.9; 100], 10, 0.0)] {
+            assert_eq!(signs(&map, width, scale, 0.3), []);
+        }
+        let half = signs(&map(small), 100, 0.5, RULES.threshold);
+        assert_eq!(half.iter().map(|sign| sign.centre).collect::<Vec<_>>(), [Point { x: 44.0, y: 22.0 }]);
     }
 
     #[test]

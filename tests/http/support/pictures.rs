@@ -36,6 +36,12 @@ fn line_picture(left: [u8; 3], right: [u8; 3]) -> RgbImage {
     RgbImage::from_fn(96, 48, |x, y| Rgb(half(x, y, left, right)))
 }
 
+/// A large black PNG with a level line of this colour that is a few pixels high.
+pub(crate) fn small_line(colour: [u8; 3]) -> Vec<u8> {
+    let is_line = |x, y| (1_700..2_100).contains(&x) && (1_200..1_206).contains(&y);
+    bytes(RgbImage::from_fn(3_000, 2_000, |x, y| Rgb(if is_line(x, y) { colour } else { BLACK })))
+}
+
 /// A GIF of black frames, each with a level line of one colour.
 pub(crate) fn animated_lines(colours: &[[u8; 3]]) -> Vec<u8> {
     animated(colours.iter().map(|&colour| line_picture(colour, colour)))
