@@ -31,9 +31,8 @@ from measure import metrics  # noqa: E402
 from text_model import HEADS, TextClassifier, load_base  # noqa: E402
 
 
-# How far a teacher is believed beside a public source's label, beside what we wrote or read ourselves, and what its
-# word weighs where there is no label.
-TEACHER_SHARE, TEACHER_SHARE_OURS, TEACHER_WEIGHT = 0.75, 0.3, 0.5
+# How far a teacher is believed beside a source's label, and where there is none.
+TEACHER_SHARE, TEACHER_WEIGHT = 0.6, 0.5
 # Sources of long texts that are read whole, up to this many tokens.
 WHOLE, WHOLE_TOKENS = ("authored/passages", "authored/stories"), 160
 
@@ -83,8 +82,7 @@ def targets_of(rows: list[text_data.Row], device: torch.device) -> tuple[torch.T
     taught = torch.tensor([row.soft is not None for row in rows])
     if taught.any():
         soft = torch.tensor([row.soft or (0.0,) * 5 for row in rows])
-        share = torch.tensor([[TEACHER_SHARE_OURS if row.is_ours() else TEACHER_SHARE] for row in rows])
-        mixed = torch.where(weights > 0, share * soft + (1 - share) * targets, soft)
+        mixed = torch.where(weights > 0, TEACHER_SHARE * soft + (1 - TEACHER_SHARE) * targets, soft)
         targets = torch.where(taught[:, None], mixed, targets)
         weights = torch.where(taught[:, None], weights.clamp(min=TEACHER_WEIGHT), weights)
     kinds, sentiments = (torch.tensor([getattr(row, name) for row in rows], device=device) for name in ("kind", "sentiment"))
@@ -182,11 +180,6 @@ def taught(rows: list[text_data.Row], path: Path) -> list[text_data.Row]:
     ]
 
 
-def of_taught(rows: list[text_data.Row]) -> list[text_data.Row]:
-    """Without the public texts that neither a reader of ours nor the teacher judged."""
-    return [row for row in rows if row.is_ours() or row.sentiment >= 0 or row.soft is not None or not text_data.is_english(row)]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder that holds moderation/train/")
@@ -200,7 +193,6 @@ def main() -> None:
     parser.add_argument("--emphasis", choices=list(text_mixture.EMPHASIS), default="even")
     parser.add_argument("--opinion", type=Path, help="what an earlier model holds of all rows (text_teach.py): contradicted labels of public sources weigh less")
     parser.add_argument("--teacher", type=Path, help="what a teacher holds of all rows (text_teach.py): learnt beside the labels")
-    parser.add_argument("--taught-alone", action="store_true", help="of English public texts that we did not read, draw only what the teacher judged")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--frozen", type=int, default=0, help="lowest layers that stay as they are: less to compute")
@@ -229,8 +221,6 @@ def main() -> None:
         rows = text_data.doubted(rows, text_data.said_of(rows, args.opinion))
     if args.teacher:
         rows = taught(rows, args.teacher)
-    if args.taught_alone:
-        rows = of_taught(rows)
 
     checkpoint = args.work / "checkpoint.pt"
     resumed = torch.load(checkpoint, weights_only=True) if checkpoint.exists() else None
@@ -272,7 +262,7 @@ def main() -> None:
         optimiser.load_state_dict(resumed["optimiser"])
         done, spent = resumed["done"], resumed["spent"]
         log(f"resumed after {done} steps")
-    bound = {k: settings[k] for k in ("seed", "rows", "rank", "batch", "tokens", "rate", "minutes", "start", "emphasis", "backbone", "layers", "opinion", "teacher", "taught_alone", "frozen", "bf16")}
+    bound = {k: settings[k] for k in ("seed", "rows", "rank", "batch", "tokens", "rate", "minutes", "start", "emphasis", "backbone", "layers", "opinion", "teacher", "frozen", "bf16")}
     log(f"{len(drawn)} texts, {sum(map(len, ids))} tokens, {len(plan)} steps")
 
     running, since, clock, begun = 0.0, 0, time.monotonic(), time.monotonic() - spent

@@ -157,10 +157,6 @@ class Row:
     def positive(self) -> bool:
         return bool(self.harms())
 
-    def is_ours(self) -> bool:
-        """Whether we wrote it, or read it in place of its source."""
-        return self.read or self.source.startswith("authored/")
-
     def pool(self) -> str:
         """What of MIXTURE it is drawn under."""
         return "read" if self.read else self.source
@@ -365,7 +361,7 @@ def doubted(rows: list[Row], probabilities: np.ndarray, share: float = 0.1) -> l
     """
     out = []
     for row, p in zip(rows, probabilities):
-        if not row.is_ours():
+        if not row.source.startswith("authored/") and not row.read:
             # Nothing said (NaN) compares as no contradiction.
             weights = tuple(
                 w * share if q - t > 0.93 or (c == "hate" and t - q > 0.93) else w

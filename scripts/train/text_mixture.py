@@ -122,11 +122,6 @@ EMPHASIS: dict[str, dict[str, float]] = {
     "ordinary": {
         "read": 3.0, "authored/everyday": 5.0, "authored/expressions": 1.5, "authored/borders": 1.3, "goemotions": 1.5,
     },
-    # To learn from a teacher what the sources' labels do not say: more of the public texts.
-    "taught": {
-        **{source: 2.5 for source in MIXTURE if "/" not in source},
-        "read": 3.0, "cold-zh": 1.0, "authored/everyday": 3.5, "authored/borders": 1.3,
-    },
     # For the last part of a run: what the first leaves weak.
     "fine": {
         "authored/special": 2.0,

@@ -97,6 +97,9 @@ fn tiff(bytes: &[u8], limits: &Limits) -> Result<Vec<Frame>, ImageError> {
     if !scan::tiff_is_credible(bytes) {
         return Err(ImageError::Corrupt);
     }
+    if scan::tiff_tiles_are_planar(bytes) {
+        return Err(ImageError::Unsupported);
+    }
     let alpha = if scan::tiff_is_premultiplied(bytes) { Alpha::Associated } else { Alpha::Doubtful };
     still(TiffDecoder::new(Cursor::new(bytes))?, Showing { alpha, ..Showing::PLAIN }, limits)
 }

@@ -269,6 +269,10 @@ const TIFF_METADATA: u16 = 700;
 const TIFF_EXTRA_SAMPLES: u16 = 338;
 const TIFF_SHORT: u16 = 3;
 const TIFF_ASSOCIATED: u16 = 1;
+/// The tag that says how channels lie, and the meaning "apart"; and one that only tiled pictures have.
+const TIFF_PLANAR: u16 = 284;
+const TIFF_APART: u16 = 2;
+const TIFF_TILE_WIDTH: u16 = 322;
 
 /// Whether the first directory is whole and its tags are of a credible length. The decoder reserves 32 bytes a value
 /// on the word of a tag, up to 256 MiB, before it looks at the picture's size.
@@ -288,6 +292,16 @@ pub(super) fn tiff_is_premultiplied(bytes: &[u8]) -> bool {
         Some(kind == (TIFF_EXTRA_SAMPLES, TIFF_SHORT) && tiff_short(bytes, value)? == TIFF_ASSOCIATED)
     };
     tiff_entries(bytes).is_some_and(|mut entries| entries.any(|at| associated(at) == Some(true)))
+}
+
+/// Whether a TIFF is in tiles, each of one channel alone: the decoder panics where one reaches beyond the picture.
+pub(super) fn tiff_tiles_are_planar(bytes: &[u8]) -> bool {
+    let has = |wanted: u16, value: Option<u16>| {
+        let fits =
+            |at| Some(tiff_short(bytes, at)? == wanted && (value.is_none() || tiff_short(bytes, at + 8) == value));
+        tiff_entries(bytes).is_some_and(|mut entries| entries.any(|at| fits(at) == Some(true)))
+    };
+    has(TIFF_PLANAR, Some(TIFF_APART)) && has(TIFF_TILE_WIDTH, None)
 }
 
 /// Where the entries of the first directory begin.
