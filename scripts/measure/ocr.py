@@ -161,7 +161,7 @@ def report(results: list[Result], run: Run, level: int = 1) -> str:
         "",
         f"- Drawn by `scripts/measure/pages.py`, seed {run.seed}, letters of 12 to 48 pixels. {fonts} A page is as large as"
         " its letters ask for, so that the detector sees it enlarged where they are small; a screen has 1920 × 1080 pixels,"
-        " a large one 2560 × 1440, with one text of 12 to 20 pixels on it, and is seen reduced.",
+        " a large one 2560 × 1440, with one text of 12 to 20 pixels on it, and is searched by parts.",
         "- An error is a character to insert, delete or replace; a run of white space is one blank, and the width of"
         " forms does not count.",
         "- Verdicts: the five booleans for the picture against those for its text, asked of the running server."
