@@ -28,6 +28,7 @@ import text_disguise  # noqa: E402
 import text_made  # noqa: E402
 import text_mixture  # noqa: E402
 import text_scores  # noqa: E402
+import text_teach  # noqa: E402
 from measure import metrics  # noqa: E402
 from normalise import normalise  # noqa: E402
 from text_data import CATEGORIES, Row  # noqa: E402
@@ -312,6 +313,27 @@ def test_a_confident_contradiction_doubts_public_labels_but_not_our_own():
     assert doubted[1].weights == doubted[2].weights == (1.0,) * 5
     # Rare harm that a model overlooks is harm all the same.
     assert doubted[3].weights == (1.0, 0.1, 1.0, 1.0, 1.0)
+
+
+def test_several_teachers_say_the_mean_of_their_log_odds():
+    alone = np.array([[0.3, 0.5, 0.9]])
+    assert text_teach.together([alone]) == pytest.approx(alone)
+    assert text_teach.together([alone, 1 - alone]) == pytest.approx(np.full((1, 3), 0.5))
+    # Not the mean of the probabilities, which would be 0.7; and who is all too sure does not decide alone.
+    [said] = text_teach.together([np.array([0.5]), np.array([0.9])])
+    assert said == pytest.approx(0.75)
+    assert text_teach.together([np.array([1.0]), np.array([0.001]), np.array([0.001])])[0] < 0.5
+
+
+def test_teachers_judge_english_training_texts_that_nobody_read_whole(data: Path):
+    rows = text_data.load(data, data / "authored")
+    asked = [row for row in rows if text_teach.is_asked(row, 1.0)]
+    assert {row.side() for row in asked} == {"train"} and all(row.sentiment < 0 for row in asked)
+    ours = {row.source for row in asked if row.source.startswith("authored/")}
+    assert ours == {f"authored/{name}" for name in text_data.HARM_FILES if name != "benign_lookalikes"}
+    assert {"davidson", "hatexplain"} <= {row.source for row in asked}
+    assert 0 < sum(text_teach.is_asked(row, 0.3) for row in asked) < len(asked)
+    assert not text_teach.is_asked(Row("今天下雨了", "cold-zh", (0.0,) * 5, (1.0,) * 5), 1.0)
 
 
 def test_normalised_texts_are_those_that_the_server_makes():

@@ -2,9 +2,9 @@
 
 Their probabilities teach another model (`--teacher` of text_classifier.py) or
 show which labels are doubtful (`--opinion`); of several classifiers the mean of
-their log-odds, as they err in different places. Writes `probabilities`
-[rows, 5] in the order of text_data.load, NaN where none was asked, and `data`,
-the digest of those rows.
+their log-odds, as they err in different places. Asked are the English texts of
+the training side. Writes `probabilities` [rows, 5] in the order of
+text_data.load, NaN where none was asked, and `data`, the digest of those rows.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from forge import built_graph
 from text_scores import Classifier, probabilities, sigmoid
 
 
+HALF_JUDGED = {f"authored/{name}" for name in text_data.HARM_FILES}
 # Keeps one classifier that is all too sure from outvoting the others.
 SUREST = 1e-4
 
@@ -29,6 +30,16 @@ def together(said: list[np.ndarray]) -> np.ndarray:
     """The mean of several classifiers' log-odds, as a probability."""
     held = [np.clip(p, SUREST, 1 - SUREST) for p in said]
     return sigmoid(np.mean([np.log(p / (1 - p)) for p in held], axis=0))
+
+
+def is_asked(row: text_data.Row, share: float) -> bool:
+    """Whether a teacher judges it; of the public texts this share."""
+    if row.sentiment >= 0 or row.side() != "train" or not text_data.is_english(row):
+        return False
+    if row.source.startswith("authored/"):
+        # What was read for all five categories needs no teacher, and everyday texts none who finds harm in them.
+        return row.source in HALF_JUDGED and min(row.weights) < 1
+    return text_data.share_of(row.text) < share
 
 
 def main() -> None:
@@ -41,18 +52,7 @@ def main() -> None:
     args = parser.parse_args()
 
     rows = text_data.load(args.data)
-    # Ours that were read for all five categories need no teacher, and everyday ones none who finds harm in them.
-    half_judged = {f"authored/{name}" for name in text_data.HARM_FILES}
-
-    def is_asked(row: text_data.Row) -> bool:
-        # What is measured on is taught to none.
-        if row.side() != "train" or not text_data.is_english(row):
-            return False
-        if row.source.startswith("authored/"):
-            return row.source in half_judged and min(row.weights) < 1
-        return text_data.share_of(row.text) < args.share
-
-    asked = [i for i, row in enumerate(rows) if row.sentiment < 0 and is_asked(row)]
+    asked = [i for i, row in enumerate(rows) if is_asked(row, args.share)]
     said = []
     for folder in args.model:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["text_classifier"]

@@ -543,6 +543,22 @@ mod tests {
     }
 
     #[test]
+    fn a_blot_does_not_lay_a_page_on_its_side() {
+        // A level line of 60 by 8, and a blot of 24 by 70: longer, but with room for fewer letters.
+        let row =
+            |line: f32, blot: f32| [[0.0; 5].as_slice(), &[line; 60], &[0.0; 15], &[blot; 24], &[0.0; 6]].concat();
+        let map =
+            [row(0.0, 0.0).repeat(10), row(0.9, 0.9).repeat(8), row(0.0, 0.9).repeat(62), row(0.0, 0.0).repeat(10)];
+        let page = Arc::new(Page::new(Frame::new(110, 90, vec![0; 110 * 90 * 3]).expect("the bytes fit"), 1));
+        let mut sheet = Sheet { page, boxes: text_boxes(&map.concat(), 110, 1.0, &RULES) };
+        let standing: Vec<_> = sheet.boxes.iter().map(|text_box| (text_box.is_standing(), text_box.length())).collect();
+        assert!(matches!(standing[..], [(true, blot), (false, line)] if blot > line), "{standing:?}");
+        assert!(!sheet.lies());
+        sheet.boxes.truncate(1);
+        assert!(sheet.lies());
+    }
+
+    #[test]
     fn of_all_pages_together_the_longest_lines_are_read() {
         let long = boxes(&[8])[0];
         // Half as long.

@@ -71,7 +71,7 @@ impl Part {
         }
         let (width, height) = (self.seen_columns.len(), self.seen_rows.len());
         let part = Frame::new(u32::try_from(width).unwrap_or(0), u32::try_from(height).unwrap_or(0), rgb);
-        // A part of another page than this one shows nothing.
+        // A part lies within its page, so the bytes fit.
         part.map_or_else(|| frame.clone(), |part| padded(&part, multiple.max(1)))
     }
 }
