@@ -27,7 +27,7 @@ use dichroic::{
     lifecycle::Lifecycle,
     registry::Bundle,
     runtime::{Runtime, TextClassifier, WindowTokenizer},
-    service::{Models, ServiceOptions, Services, TextGuardian},
+    service::{Company, Models, ServiceOptions, Services, TextGuardian, TextModel},
     telemetry::{Metrics, Traces},
 };
 use futures_util::future::try_join_all;
@@ -46,14 +46,15 @@ fn app() -> App {
     let runtime = Runtime::load(Path::new("runtime/libonnxruntime.so"), cores).unwrap();
     let bundle = Arc::new(Bundle::open(Path::new("models/alpha-4o-mini/build/text")).unwrap());
     let metrics = Metrics::new().unwrap();
-    let threshold = bundle.manifest().text_classifier.as_ref().unwrap().expressibility.as_ref().unwrap().threshold;
+    let spec = bundle.manifest().text_classifier.clone().unwrap();
     let tokenizer = WindowTokenizer::open(&bundle).unwrap();
     let digest = bundle.digest().to_owned();
     let factory: Factory<TextClassifier> = Arc::new(move || TextClassifier::open(&runtime, &bundle));
     let policy = BatchPolicy { budget: 512, items: 64, wait: Duration::from_micros(500) };
     let options = BatchOptions { capacity: 1024, workers: cores.min(2), policy };
     let batcher = Batcher::start("bench", options, &factory, &metrics.model("bench", "text")).unwrap();
-    let guardian = TextGuardian::new(tokenizer, batcher, threshold, digest, Arc::clone(&metrics));
+    let own = TextModel::new(tokenizer, batcher, &spec, Arc::clone(&metrics));
+    let guardian = TextGuardian::new(Arc::new(own), Company::default(), digest);
     let models = Models { text: Some(Arc::new(guardian)), ..Models::default() };
     let services = ServiceOptions { timeout: Duration::from_secs(30), image_queue: 1, device: Device::Cpu };
     let id = ModelId::ALL.into_iter().find(|id| id.as_str() == "alpha-4o-mini").unwrap();

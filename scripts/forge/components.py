@@ -15,6 +15,13 @@ which writes files into `out` and returns the part of the manifest that is of
 its kind. A recipe whose module has another beside it, named like it with `_half`
 at its end, is also built for GPUs, from the same words of the recipe, into
 `build-cuda` beside `build`. Components without one serve GPUs as they are.
+
+A recipe may give its component company: identifiers whose same component judges
+beside it (`ensemble`, a list) or what it does not read (`elsewhere`). Their
+builds, without company of their own, go whole into folders of the build, whose
+manifest lists their files and says what the recipe's module says of them:
+
+    company(recipe: dict, model_dir: Path) -> dict
 """
 
 from __future__ import annotations
@@ -26,6 +33,7 @@ import json
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -39,6 +47,7 @@ from .places import Places, remove
 from .progress import Progress
 
 KINDS = {"generator": "generator", "text": "text_classifier", "image": "image_classifier", "ocr": "text_reader"}
+COMPANY = ("ensemble", "elsewhere")
 # Raised when the wrapper itself changes what a build consists of.
 FORMAT = 1
 
@@ -54,6 +63,8 @@ class Component:
     target: Path
     sources: Sources
     device: str = "cpu"
+    # Its company.
+    others: tuple[Component, ...] = ()
 
     @property
     def title(self) -> str:
@@ -63,10 +74,21 @@ class Component:
     def source(self) -> Source:
         return self.sources.get(self.recipe["source"])
 
+    def alone(self) -> Component:
+        """The same without company."""
+        recipe = {key: value for key, value in self.recipe.items() if key not in COMPANY}
+        return replace(self, recipe=recipe, others=())
+
     @property
-    def all_sources(self) -> list[Source]:
+    def own_sources(self) -> list[Source]:
         """The base, and the network whose features further heads take, where the recipe names one."""
         return [self.source, *([self.sources.get(self.recipe["features"])] if "features" in self.recipe else [])]
+
+    @property
+    def all_sources(self) -> list[Source]:
+        """Its own, and those of its company."""
+        found = [*self.own_sources, *(source for other in self.others for source in other.all_sources)]
+        return list({source.name: source for source in found}.values())
 
     @property
     def any_source(self) -> bool:
@@ -75,14 +97,14 @@ class Component:
     def located(self) -> dict[str, Path]:
         """Role → path of the files of all its sources."""
         found = self.sources.locate(self.source.name, self.any_source)
-        for source in self.all_sources[1:]:
+        for source in self.own_sources[1:]:
             found |= self.sources.locate(source.name)
         return found
 
     @cached_property
     def fingerprint(self) -> str:
         """Hex SHA-256 of all that decides the built bytes."""
-        hashes = {role: digest for source in self.all_sources for role, digest in source.hashes.items()}
+        hashes = {role: digest for source in self.own_sources for role, digest in source.hashes.items()}
         if self.any_source and os.environ.get(self.source.variable):
             hashes = {role: _sha256(path) for role, path in self.located().items()}
         decisive = {
@@ -93,6 +115,8 @@ class Component:
             "source": hashes,
             "code": {path.name: _sha256(path) for path in _modules(self.sources.places, self.recipe["recipe"])},
         }
+        if self.others:
+            decisive["company"] = [other.fingerprint for other in self.others]
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
     def _beside(self) -> list[Path]:
@@ -201,7 +225,9 @@ class Catalogue:
         if not (self._places.scripts / "forge" / f"{recipe}.py").is_file():
             return None
         target = self._places.models / component.model / "build-cuda" / component.name
-        return replace(component, recipe={**component.recipe, "recipe": recipe}, target=target, device="cuda")
+        others = tuple(self._for_cuda(other) or other for other in component.others)
+        recipe = {**component.recipe, "recipe": recipe}
+        return replace(component, recipe=recipe, target=target, device="cuda", others=others)
 
     def _recipes(self, model: str) -> dict[str, Any]:
         recipes: dict[str, Any] = _read(self._places.models / model / "model.json")["components"]
@@ -209,6 +235,11 @@ class Catalogue:
             if name not in KINDS:
                 raise SetupError(f"models/{model}/model.json has a component {name}: use {', '.join(KINDS)}.")
         return recipes
+
+    def _alone(self, model: str, name: str) -> Component:
+        recipe = {key: value for key, value in self._recipes(model)[name].items() if key not in COMPANY}
+        folder = self._places.models / model
+        return Component(model, name, recipe, folder, folder / "build" / name, self._sources)
 
     def _component(self, model: str, name: str) -> Component:
         owner = model
@@ -222,7 +253,15 @@ class Catalogue:
                 " or correct the same_as that leads there."
             )
         folder = self._places.models
-        return Component(model, name, recipe, folder / owner, folder / model / "build" / name, self._sources)
+        elsewhere = [recipe["elsewhere"]] if "elsewhere" in recipe else []
+        names = list(dict.fromkeys([*recipe.get("ensemble", []), *elsewhere]))
+        if any(other == owner or other not in self.models or "recipe" not in self._recipes(other).get(name, {}) for other in names):
+            raise SetupError(
+                f"The {name} component of models/{owner}/model.json has company that no other model builds: correct it."
+            )
+        others = tuple(self._alone(other, name) for other in names)
+        target = folder / model / "build" / name
+        return Component(model, name, recipe, folder / owner, target, self._sources, others=others)
 
 
 def _read(path: Path) -> Any:
@@ -247,6 +286,7 @@ def install(component: Component, progress: Progress, force: bool = False) -> No
         # What is needed to build anew must be there before the kept build goes.
         component.located()
         remove(component.kept())
+        remove(component.alone().kept())
     if force or not component.is_current():
         how = "from the cache"
         if not component.is_kept():
@@ -264,36 +304,66 @@ def install(component: Component, progress: Progress, force: bool = False) -> No
 
 def _build(component: Component) -> None:
     """Converts into a folder of the cache that gets its name when it is whole."""
-    kind = KINDS[component.name]
     final = component.kept()
     out = final.with_name(final.name + ".partial")
     remove(out)
     remove(final)
     out.mkdir(parents=True)
     try:
-        source = component.located()
-        module = importlib.import_module(f"forge.{component.recipe['recipe']}")
-        try:
-            returned = module.build(source, component.recipe, component.folder, out)
-        except ValueError as error:
-            raise SetupError(f"{component.title} cannot be built: {error}") from error
-        manifest = {
-            "format": 1,
-            "kind": kind,
-            "name": component.recipe["name"],
-            "source": component.recipe["source"],
-            "licence": component.recipe["licence"],
-            "fingerprint": component.fingerprint,
-            "files": listed(out),
-            kind: returned.get(kind, returned),
-        }
+        manifest = _with_company(component, out) if component.others else _converted(component, out)
         for path in out.rglob("*"):
             if path.is_file():
                 path.chmod(0o444)
-        write_json(out / MANIFEST, manifest)
+        write_json(out / MANIFEST, {**manifest, "fingerprint": component.fingerprint, "files": listed(out)})
         out.rename(final)
     finally:
         remove(out)
+
+
+def _converted(component: Component, out: Path) -> dict[str, Any]:
+    """The manifest of what the recipe's module writes into `out`."""
+    kind = KINDS[component.name]
+    source = component.located()
+    try:
+        returned = _module(component).build(source, component.recipe, component.folder, out)
+    except ValueError as error:
+        raise SetupError(f"{component.title} cannot be built: {error}") from error
+    return {
+        "format": 1,
+        "kind": kind,
+        "name": component.recipe["name"],
+        "source": component.recipe["source"],
+        "licence": component.recipe["licence"],
+        # In this order for people; both are set when all files are there.
+        "fingerprint": None,
+        "files": [],
+        kind: returned.get(kind, returned),
+    }
+
+
+def _with_company(component: Component, out: Path) -> dict[str, Any]:
+    """Puts the component and its company, each as it is built alone, into `out`; answers the manifest of all."""
+    own = component.alone()
+    for part in (own, *component.others):
+        if not part.is_kept():
+            _build(part)
+    place(own.kept(), out)
+    for other in component.others:
+        place(other.kept(), out / other.model)
+    kind = KINDS[component.name]
+    manifest = read_json(out / MANIFEST)
+    # One of a hard link's two names: the other stays as it is.
+    (out / MANIFEST).unlink()
+    try:
+        told = _module(component).company(component.recipe, component.folder)
+    except ValueError as error:
+        raise SetupError(f"{component.title} cannot be built: {error}") from error
+    licences = dict.fromkeys([manifest["licence"], *(other.recipe["licence"] for other in component.others)])
+    return {**manifest, "licence": " AND ".join(licences), kind: {**manifest[kind], **told}}
+
+
+def _module(component: Component) -> Any:
+    return importlib.import_module(f"forge.{component.recipe['recipe']}")
 
 
 def _forget(component: Component, before: Any) -> None:
@@ -301,8 +371,26 @@ def _forget(component: Component, before: Any) -> None:
     checkout or identifier still shares its files.
     """
     old = before.get("fingerprint") if isinstance(before, dict) else None
-    if not isinstance(old, str) or not re.fullmatch(r"[0-9a-f]{64}", old) or old == component.fingerprint:
+    if not isinstance(old, str) or not re.fullmatch(r"[0-9a-f]{64}", old):
         return
-    folder = component.sources.places.built / old
-    if folder.is_dir() and all(path.stat().st_nlink == 1 for path in folder.rglob("*") if path.suffix == ".onnx"):
-        remove(folder)
+    if old in (component.fingerprint, component.alone().fingerprint):
+        return
+    built = component.sources.places.built
+    folder = built / old
+    if not folder.is_dir() or _is_placed(folder):
+        return
+    replaced = {path.stat().st_ino for path in folder.rglob("*.onnx")}
+    remove(folder)
+    # Also what it was put together from, unless something else stands on it.
+    names = Counter(path.stat().st_ino for path in built.rglob("*.onnx"))
+    for part in filter(Path.is_dir, list(built.iterdir())):
+        files = [path.stat() for path in part.rglob("*.onnx")]
+        if any(file.st_ino in replaced for file in files) and not _is_placed(part):
+            if all(file.st_nlink == names[file.st_ino] for file in files):
+                remove(part)
+
+
+def _is_placed(folder: Path) -> bool:
+    """Whether something has the very build by hard links."""
+    manifest = folder / MANIFEST
+    return manifest.is_file() and manifest.stat().st_nlink > 1

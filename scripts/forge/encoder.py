@@ -31,6 +31,7 @@ has that head, `sentiment` [batch, 1], raw logits.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -104,7 +105,7 @@ def build(source: dict[str, Path], recipe: dict, model_dir: Path, out: Path) -> 
     onnx.checker.check_model(model)
     graph_file.write(model, out / "model.onnx")
     _write(out / "tokenizer.json", tokenizer(kind, source))
-    return {"text_classifier": calibration(model_dir / recipe["calibration"], kind)}
+    return {"text_classifier": part(recipe, model_dir)}
 
 
 def tokenizer(kind: Backbone, source: Mapping[str, Path]) -> bytes:
@@ -211,20 +212,53 @@ def merge(base: Mapping[str, np.ndarray], delta: Mapping[str, np.ndarray]) -> Te
     return out
 
 
-def calibration(path: Path, kind: Backbone) -> dict:
+def part(recipe: Mapping, model_dir: Path) -> dict:
     """The manifest's part, from the calibration file beside the delta."""
+    path = model_dir / recipe["calibration"]
     found = json.loads(path.read_text(encoding="utf-8"))
-    scales = found["calibration"]
-    if found["categories"] != CATEGORIES or found["expressibility"]["classes"] != EXPRESSIBILITY or len(scales) != 5:
+    if found["categories"] != CATEGORIES or found["expressibility"]["classes"] != EXPRESSIBILITY:
         raise ValueError(f"{path.name} is not of this model's categories: write it again with the training scripts.")
     return {
         "window": found["window"],
         "stride": found["stride"],
-        **kind.special_ids,
+        **backbone(recipe).special_ids,
         "categories": CATEGORIES,
-        "calibration": [{key: float(s[key]) for key in ("point", "below", "above")} for s in scales],
+        "calibration": _places(found["calibration"]),
         "expressibility": {"classes": EXPRESSIBILITY, "threshold": float(found["expressibility"]["threshold"])},
+        "languages": recipe.get("languages", "any"),
     }
+
+
+def company(recipe: Mapping, model_dir: Path) -> dict:
+    """What the manifest's part says of the classifiers beside this one, by the names of components.py."""
+    told = {"elsewhere": recipe["elsewhere"]} if "elsewhere" in recipe else {}
+    members = recipe.get("ensemble", [])
+    if members:
+        path = model_dir / recipe["calibration"]
+        found = json.loads(path.read_text(encoding="utf-8")).get("ensemble", {"members": {}})
+        if found["members"] != {member: trained(model_dir.parent / member) for member in members}:
+            raise ValueError(
+                f"the ensemble in {path.name} was calibrated with other classifiers than {' and '.join(members)} have"
+                " now: run scripts/train/text_ensemble.py."
+            )
+        told["ensemble"] = {"members": members, "calibration": _places(found["calibration"])}
+    return told
+
+
+def trained(model_dir: Path) -> str:
+    """Hex SHA-256 over what training has made of a classifier: its delta and its own calibration."""
+    recipe = json.loads((model_dir / "model.json").read_text(encoding="utf-8"))["components"]["text"]
+    settings = json.loads((model_dir / recipe["calibration"]).read_text(encoding="utf-8"))
+    # What it says together with others is not what it says to others.
+    settings.pop("ensemble", None)
+    delta = hashlib.sha256((model_dir / recipe["delta"]).read_bytes()).hexdigest()
+    return hashlib.sha256(json.dumps([delta, settings], sort_keys=True).encode()).hexdigest()
+
+
+def _places(scales: Sequence[Mapping]) -> list[dict]:
+    if len(scales) != len(CATEGORIES):
+        raise ValueError("a calibration has not one entry a category: write it again with the training scripts.")
+    return [{key: float(s[key]) for key in ("point", "below", "above")} for s in scales]
 
 
 def plain_tokenizer(published: bytes) -> bytes:

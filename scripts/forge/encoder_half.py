@@ -38,6 +38,9 @@ def halved(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
+company = encoder.company
+
+
 def build(source: dict[str, Path], recipe: dict, model_dir: Path, out: Path) -> dict:
     """As `encoder.build`, of the same recipe, whatever its precision."""
     kind = encoder.backbone(recipe)
@@ -49,4 +52,4 @@ def build(source: dict[str, Path], recipe: dict, model_dir: Path, out: Path) -> 
     onnx.checker.check_model(model)
     graph_file.write(model, out / "model.onnx")
     encoder._write(out / "tokenizer.json", encoder.tokenizer(kind, source))
-    return {"text_classifier": encoder.calibration(model_dir / recipe["calibration"], kind)}
+    return {"text_classifier": encoder.part(recipe, model_dir)}

@@ -48,11 +48,11 @@ def read_json(path: Path) -> Any:
 
 
 def listed(folder: Path) -> list[dict[str, Any]]:
-    """Path, size and hash of each file in a folder, the manifest left out."""
+    """Path, size and hash of each file in a folder and those below it, its own manifest left out."""
     return [
         {"path": path.relative_to(folder).as_posix(), "bytes": path.stat().st_size, "sha256": sha256_file(path)}
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name not in (MANIFEST, _CHECKED)
+        if path.is_file() and path != folder / MANIFEST and path.name != _CHECKED
     ]
 
 

@@ -31,6 +31,9 @@ def build(source, recipe, model_dir, out):
     (out / "model.onnx").write_bytes(shouting.shout(weights) + (model_dir / recipe["delta"]).read_bytes())
     time.sleep(float(os.environ.get("BUILD_SECONDS", "0")))
     return {"layers": 2}
+
+def company(recipe, model_dir):
+    return {key: recipe[key] for key in ("ensemble", "elsewhere") if key in recipe}
 '''
 SHOUTING = "def shout(weights):\n    return weights.upper()\n"
 

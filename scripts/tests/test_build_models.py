@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,60 @@ def test_a_missing_delta_and_a_missing_source_are_named(clone: FakeCheckout) -> 
     (clone.root / "models/alpha/delta.safetensors").unlink()
     said = refused(clone.run("build_models", "--only", "alpha/text"))
     assert "names delta.safetensors, which is not in models/alpha" in said
+
+
+def with_company(clone: FakeCheckout) -> None:
+    """alpha and gamma, each of which judges beside or instead of the other."""
+    clone.change("models/alpha/model.json", "components", "text", to={**clone.recipe("tiny"), "elsewhere": "gamma"})
+    own = {**clone.recipe("tiny"), "name": "Toy of gamma", "licence": "Apache-2.0", "ensemble": ["alpha"]}
+    clone.write("models/gamma/model.json", {"id": "gamma", "components": {"text": own}})
+    (clone.root / "models/gamma/delta.safetensors").write_bytes(b" + another")
+
+
+def test_company_is_built_without_its_own_and_listed_by_the_whole(clone: FakeCheckout) -> None:
+    with_company(clone)
+    succeeded(clone.run("build_models"))
+    # The generator and each classifier once; beta's is alpha's.
+    assert clone.builds() == 3
+    alpha, gamma = clone.built("alpha/text"), clone.built("gamma/text")
+    found = json.loads((alpha / "manifest.json").read_text())
+    assert found["text_classifier"] == {"layers": 2, "elsewhere": "gamma"}
+    assert found["licence"] == "MIT AND Apache-2.0"
+    listed = {file["path"]: file["sha256"] for file in found["files"]}
+    assert sorted(listed) == ["gamma/manifest.json", "gamma/model.onnx", "model.onnx"]
+    for path, digest in listed.items():
+        assert sha256((alpha / path).read_bytes()) == digest
+    alone = json.loads((alpha / "gamma/manifest.json").read_text())
+    assert alone["text_classifier"] == {"layers": 2}
+    assert [file["path"] for file in alone["files"]] == ["model.onnx"]
+    assert (alpha / "gamma/model.onnx").samefile(gamma / "model.onnx")
+    assert json.loads((gamma / "manifest.json").read_text())["text_classifier"] == {"layers": 2, "ensemble": ["alpha"]}
+    assert clone.built("beta/text").joinpath("gamma/model.onnx").samefile(gamma / "model.onnx")
+
+
+def test_one_of_a_company_that_changes_renews_all_and_the_old_ones_go(clone: FakeCheckout) -> None:
+    with_company(clone)
+    succeeded(clone.run("build_models"))
+    kept = {path.name for path in (clone.cache / "built").iterdir()}
+    (clone.root / "models/gamma/delta.safetensors").write_bytes(b" + a third")
+    succeeded(clone.run("build_models"))
+    assert clone.builds() == 4
+    for title in ("alpha/text/gamma", "beta/text/gamma", "gamma/text"):
+        assert clone.built(title.removesuffix("/gamma")).joinpath(*title.split("/")[2:], "model.onnx").read_bytes() == (
+            b"TINY WEIGHTS + a third"
+        )
+    left = {path.name for path in (clone.cache / "built").iterdir()}
+    # The generator and alpha's network alone stay.
+    assert len(left) == len(kept) and len(left & kept) == 2
+    damaged = clone.built("alpha/text") / "gamma/model.onnx"
+    damaged.chmod(0o644)
+    damaged.write_bytes(b"damaged")
+    succeeded(clone.run("build_models"))
+    assert clone.built("alpha/text").joinpath("gamma/model.onnx").read_bytes() == b"TINY WEIGHTS + a third"
+
+
+def test_company_must_be_built_by_another(clone: FakeCheckout) -> None:
+    with_company(clone)
+    for other in ("alpha", "beta", "delta"):
+        clone.change("models/alpha/model.json", "components", "text", "elsewhere", to=other)
+        assert "has company that no other model builds" in refused(clone.run("build_models"))

@@ -411,7 +411,7 @@ def test_a_calibration_of_other_categories_is_refused(noise, delta, tmp_path):
     found["categories"].reverse()
     (tmp_path / "text.json").write_text(json.dumps(found), encoding="utf-8")
     with pytest.raises(ValueError, match="not of this model's categories"):
-        encoder.calibration(tmp_path / recipe["calibration"], MINILM)
+        encoder.part(recipe, tmp_path)
 
 
 # --- the published weights and the committed delta ---------------------------

@@ -315,14 +315,15 @@ def test_a_confident_contradiction_doubts_public_labels_but_not_our_own():
     assert doubted[3].weights == (1.0, 0.1, 1.0, 1.0, 1.0)
 
 
-def test_several_teachers_say_the_mean_of_their_log_odds():
+def test_several_classifiers_say_the_mean_of_their_log_odds():
     alone = np.array([[0.3, 0.5, 0.9]])
-    assert text_teach.together([alone]) == pytest.approx(alone)
-    assert text_teach.together([alone, 1 - alone]) == pytest.approx(np.full((1, 3), 0.5))
+    together = lambda said: text_scores.sigmoid(text_scores.mean_odds(said))  # noqa: E731
+    assert together([alone]) == pytest.approx(alone)
+    assert together([alone, 1 - alone]) == pytest.approx(np.full((1, 3), 0.5))
     # Not the mean of the probabilities, which would be 0.7; and who is all too sure does not decide alone.
-    [said] = text_teach.together([np.array([0.5]), np.array([0.9])])
+    [said] = together([np.array([0.5]), np.array([0.9])])
     assert said == pytest.approx(0.75)
-    assert text_teach.together([np.array([1.0]), np.array([0.001]), np.array([0.001])])[0] < 0.5
+    assert together([np.array([1.0]), np.array([0.001]), np.array([0.001])])[0] < 0.5
 
 
 def test_teachers_judge_english_training_texts_that_nobody_read_whole(data: Path):

@@ -258,6 +258,17 @@ def fitted(
     }
 
 
+def slices(rows: list[Row], share: float) -> tuple[list[Row], list[Row], list[Row]]:
+    """Validation texts, of the bulky sources a share; the calibration slice; and made words to measure on."""
+    aside = [row for row in rows if row.side() in ("validation", "held_out")]
+    # The whole of what is scarce.
+    scarce = [row.source.startswith("authored/") or row.source in text_data.HELD_OUT_SOURCES for row in aside]
+    validation = [row for row, all_of_it in zip(aside, scarce) if all_of_it or text_data.share_of(row.text) < share]
+    words = Words(rows)
+    calibration = text_data.for_points(rows) + words.made(MADE_WORDS, random.Random(1), "calibration")
+    return validation, calibration, words.made(MADE_WORDS, random.Random(2), "validation")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder that holds moderation/train/")
@@ -280,25 +291,14 @@ def main() -> None:
     base, delta = encoder.load_base(args.base / kind.weights, args.layers), load_file(args.delta)
     delta = low_rank.packed({k: v for k, v in delta.items() if not k.startswith("activation.")}, bits=6)
     rows = text_data.load(args.data)
-    slices: dict[str, list[Row]] = {"calibration": [], "validation": []}
-    for row in rows:
-        side = row.side()
-        if side in ("validation", "held_out"):
-            # The whole of what is scarce; of the bulky sources a fixed share.
-            scarce = row.source.startswith("authored/") or row.source in text_data.HELD_OUT_SOURCES
-            if scarce or text_data.share_of(row.text) < args.share:
-                slices["validation"].append(row)
-    slices["calibration"] += text_data.for_points(rows)
-    words = Words(rows)
-    slices["calibration"] += words.made(MADE_WORDS, random.Random(1), "calibration")
-    scraps = words.made(MADE_WORDS, random.Random(2), "validation")
+    validation, calibration, scraps = slices(rows, args.share)
 
     if args.card_only:
         delta = load_file(args.delta)
         settings = json.loads(args.delta.with_name("text.json").read_text(encoding="utf-8"))
     else:
         expressed = [row for row in rows if row.sentiment >= 0]
-        delta, settings = fitted(base, delta, kind, tokenizer, slices["calibration"], expressed, unread, args.threads)
+        delta, settings = fitted(base, delta, kind, tokenizer, calibration, expressed, unread, args.threads)
         args.out.mkdir(parents=True, exist_ok=True)
         text_data.write(args.out / "text.safetensors", lambda p: save_file(delta, str(p)))
         text_data.write(args.out / "text.json", lambda p: p.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8"))
@@ -306,28 +306,12 @@ def main() -> None:
     merged = encoder.merge(base, delta)
     model = Classifier(encoder.graph(merged, kind), kind.special_ids, tokenizer, args.threads)
 
-    validation = slices["validation"]
     texts = [r.text for r in validation]
     began = time.monotonic()
     harm, special = model.scores(texts)
     took = time.monotonic() - began
     card = [args.notes.read_text(encoding="utf-8")] if args.notes else []
-    card += text_card.tables(validation, probabilities(harm, places), unread)
-    everyday = [item["text"] for item in text_data.authored_lines(text_data.AUTHORED, "everyday_eval")]
-    for what, said in (
-        ("single words, names and codes without context (made by program)", [row.text for row in scraps]),
-        ("everyday English texts, written for this and never trained on", everyday),
-    ):
-        flagged = (probabilities(model.scores(said)[0], places) >= 0.5).any(axis=1)
-        card += [f"\nany category, {what}: {flagged.sum()}/{len(said)} ({flagged.mean():.1%}) flagged."]
-    card += ["\n### Disguises\n"]
-    card += text_card.disguise_lines(model, validation, places, args.disguised)
-    card += ["\n### Languages (48 texts each, written for this and never trained on; no native review)\n"]
-    card += text_card.aside_lines(model, places, "languages_eval")
-    card += ["\n### Other places (clinics, courts, police, offices; written for this and never trained on)\n"]
-    card += text_card.aside_lines(model, places, "borders_eval")
-    card += ["\n### Public texts kept aside, by what a reader of ours found in them\n"]
-    card += text_card.read_lines(model, places, rows)
+    card += text_card.report(model, places, rows, validation, harm, scraps, unread, args.disguised)
     card += ["\n### Expressibility (validation share of the authored texts)\n"]
     card += text_card.special_lines(validation, special, threshold)
     if "sentiment.weight" in merged:

@@ -17,7 +17,7 @@ from forge import encoder
 from measure import metrics
 from text_data import CATEGORIES, EXPRESSIBILITY, Row
 from text_disguise import DISGUISES
-from text_scores import Classifier, is_look_alike, pick, probabilities, softmax
+from text_scores import Classifier, Ensemble, is_look_alike, pick, probabilities, softmax
 
 # Sources whose defamation labels are insults, or made from templates.
 STAND_INS = ("civil-spans", "jigsaw-sample", "diasafety", "convabuse", "synthetic-defamation")
@@ -45,6 +45,37 @@ def line(name: str, labels: np.ndarray, scores: np.ndarray) -> str:
         metrics.calibration_error(labels, scores),
     ]
     return f"| {name} | {int(labels.sum())}/{int((1 - labels).sum())} | " + " | ".join(map(number, cells)) + " |"
+
+
+def report(
+    model: Classifier | Ensemble,
+    places: list[dict[str, float]],
+    rows: list[Row],
+    validation: list[Row],
+    harm: np.ndarray,
+    scraps: list[Row],
+    unread: tuple[str, ...],
+    disguised: int,
+) -> Iterable[str]:
+    """All tables on harm: `harm` are the model's logits of `validation`, rows of `rows`; `scraps` are made words."""
+    yield from tables(validation, probabilities(harm, places), unread)
+    everyday = [item["text"] for item in text_data.authored_lines(text_data.AUTHORED, "everyday_eval")]
+    for what, said in (
+        ("single words, names and codes without context (made by program)", [row.text for row in scraps]),
+        ("everyday English texts, written for this and never trained on", everyday),
+    ):
+        flagged = (probabilities(model.scores(said)[0], places) >= 0.5).any(axis=1)
+        yield f"\nany category, {what}: {flagged.sum()}/{len(said)} ({flagged.mean():.1%}) flagged."
+    yield "\n### Disguises\n"
+    yield from disguise_lines(model, validation, places, disguised)
+    if isinstance(model, Classifier):
+        # What an ensemble is asked about is in English.
+        yield "\n### Languages (48 texts each, written for this and never trained on; no native review)\n"
+        yield from aside_lines(model, places, "languages_eval")
+    yield "\n### Other places (clinics, courts, police, offices; written for this and never trained on)\n"
+    yield from aside_lines(model, places, "borders_eval")
+    yield "\n### Public texts kept aside, by what a reader of ours found in them\n"
+    yield from read_lines(model, places, rows)
 
 
 HEADER = "| {} | 1/0 | AUPRC | ROC-AUC | F1 at 0.5 | recall | FPR | ECE |\n| --- | --- | --- | --- | --- | --- | --- | --- |"
@@ -128,7 +159,7 @@ def tables(rows: list[Row], scores: np.ndarray, unread: tuple[str, ...]) -> Iter
         yield f"\n{name}: {flagged}/{len(at)} ({flagged / max(len(at), 1):.1%}) flagged."
 
 
-def disguise_lines(model: Classifier, rows: list[Row], places: list[dict[str, float]], each: int) -> Iterable[str]:
+def disguise_lines(model: Classifier | Ensemble, rows: list[Row], places: list[dict[str, float]], each: int) -> Iterable[str]:
     """Recall on English authored harm and its look-alikes, plain and in each disguise."""
     names = {f"authored/{name}" for name in (*text_data.HARM_FILES, *text_data.JUDGED_FILES)}
     english = [r for r in sample(rows, len(rows)) if r.source in names and r.lang == "en"]
@@ -147,7 +178,7 @@ def disguise_lines(model: Classifier, rows: list[Row], places: list[dict[str, fl
     yield f"| all disguises | {recall:.1%} | {false:.1%} |"
 
 
-def aside_lines(model: Classifier, places: list[dict[str, float]], name: str) -> Iterable[str]:
+def aside_lines(model: Classifier | Ensemble, places: list[dict[str, float]], name: str) -> Iterable[str]:
     """Each language of a set that was written for this alone, and is never trained on."""
     items = text_data.authored_lines(text_data.AUTHORED, name)
     p = probabilities(model.scores([item["text"] for item in items])[0], places)
@@ -163,7 +194,7 @@ def aside_lines(model: Classifier, places: list[dict[str, float]], name: str) ->
 
 
 def read_lines(
-    model: Classifier, places: list[dict[str, float]], rows: list[Row], authored: Path = text_data.AUTHORED
+    model: Classifier | Ensemble, places: list[dict[str, float]], rows: list[Row], authored: Path = text_data.AUTHORED
 ) -> Iterable[str]:
     """Public texts that are kept aside, by what a reader found in them."""
     readings = {item["digest"]: item for item in text_data.authored_lines(authored, text_data.READINGS_ASIDE)}

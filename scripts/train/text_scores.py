@@ -6,18 +6,23 @@ fits what turns logits into probabilities; text_card.py measures them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
 from tokenizers import Tokenizer
 
 import text_data
+from forge import built_graph
 from normalise import normalise
 from text_data import Row
 
 # One bad sentence is thinned out in a wide window; narrower ones also raise alarms, of a model that raises many.
 WINDOW, STRIDE = 64, 48
+# Keeps one classifier that is all too sure from outvoting the others.
+SUREST = 1e-4
 
 
 class Classifier:
@@ -77,6 +82,34 @@ class Classifier:
                 if first[i] == p:
                     special[i] = y
         return harm, special
+
+
+class Ensemble:
+    """Several classifiers that answer as one, as the server has them: the mean of their log-odds."""
+
+    def __init__(self, members: list[tuple[Classifier, list[dict[str, float]]]]) -> None:
+        """Each with its calibration; the first also says what kind of text it is."""
+        self.members = members
+
+    def scores(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """As Classifier.scores; the logits are mean log-odds, to be calibrated anew."""
+        said = [(model.scores(texts), places) for model, places in self.members]
+        return mean_odds([probabilities(harm, places) for (harm, _), places in said]), said[0][0][1]
+
+
+def built(folder: Path, threads: int) -> tuple[Classifier, list[dict[str, float]]]:
+    """A built text component, and its calibration."""
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["text_classifier"]
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    # What a text spells like a control token is text.
+    tokenizer.encode_special_tokens = True
+    return Classifier(built_graph.load(folder / "model.onnx"), manifest, tokenizer, threads), manifest["calibration"]
+
+
+def mean_odds(said: list[np.ndarray]) -> np.ndarray:
+    """The mean of several classifiers' log-odds."""
+    held = [np.clip(p, SUREST, 1 - SUREST) for p in said]
+    return np.mean([np.log(p / (1 - p)) for p in held], axis=0)
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:

@@ -10,26 +10,14 @@ text_data.load, NaN where none was asked, and `data`, the digest of those rows.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer
 
 import text_data
-from forge import built_graph
-from text_scores import Classifier, probabilities, sigmoid
-
+from text_scores import built, mean_odds, probabilities, sigmoid
 
 HALF_JUDGED = {f"authored/{name}" for name in text_data.HARM_FILES}
-# Keeps one classifier that is all too sure from outvoting the others.
-SUREST = 1e-4
-
-
-def together(said: list[np.ndarray]) -> np.ndarray:
-    """The mean of several classifiers' log-odds, as a probability."""
-    held = [np.clip(p, SUREST, 1 - SUREST) for p in said]
-    return sigmoid(np.mean([np.log(p / (1 - p)) for p in held], axis=0))
 
 
 def is_asked(row: text_data.Row, share: float) -> bool:
@@ -55,15 +43,12 @@ def main() -> None:
     asked = [i for i, row in enumerate(rows) if is_asked(row, args.share)]
     said = []
     for folder in args.model:
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["text_classifier"]
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        tokenizer.encode_special_tokens = True
-        model = Classifier(built_graph.load(folder / "model.onnx"), manifest, tokenizer, args.threads)
+        model, places = built(folder, args.threads)
         harm, _ = model.scores([rows[i].text for i in asked])
-        said.append(probabilities(harm, manifest["calibration"]))
+        said.append(probabilities(harm, places))
         print(f"{folder}: {len(asked)} texts", flush=True)
     found = np.full((len(rows), 5), np.nan, np.float32)
-    found[asked] = together(said)
+    found[asked] = sigmoid(mean_odds(said))
     with args.out.open("wb") as out:
         np.savez(out, probabilities=found, data=text_data.digest(rows))
 

@@ -5,7 +5,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     sync::Arc,
     time::Duration,
 };
@@ -23,8 +23,8 @@ use crate::{
         Runtime, RuntimeError, TextClassifier, TextDetector, WindowTokenizer,
     },
     service::{
-        ImageGuardian, Models, ReaderStages, ScoreCache, ScoreCacheOptions, ServiceOptions, Services, TextGuardian,
-        TextReader, Writer,
+        Company, ImageGuardian, Models, ReaderStages, ScoreCache, ScoreCacheOptions, ServiceOptions, Services,
+        TextGuardian, TextModel, TextReader, Writer,
     },
     telemetry::Metrics,
 };
@@ -86,10 +86,15 @@ fn lend_light(models: &mut BTreeMap<ModelId, Models>) {
     }
 }
 
+/// What is loaded once: of a text classifier the network, which may have company in one bundle and none in another.
+fn key(component: ComponentName, bundle: &Bundle) -> &str {
+    if component == ComponentName::Text { bundle.network() } else { bundle.digest() }
+}
+
 /// A running model, for every identifier that stands on it.
 enum Loaded {
     Writer(Arc<Writer>),
-    Text(Arc<TextGuardian>),
+    Text(Arc<TextModel>),
     Image(Arc<ImageGuardian>),
     Reader(Arc<TextReader>),
 }
@@ -118,12 +123,21 @@ impl<'a> Composer<'a> {
         let loaded = self.loaded(registry)?;
         let device = self.runtime.device();
         let mut models: BTreeMap<ModelId, Models> = BTreeMap::new();
+        let mut guardians: BTreeMap<&str, Arc<TextGuardian>> = BTreeMap::new();
         for (id, component, bundle) in registry.iter() {
-            let Some(model) = loaded.get(&(component, bundle.digest())) else { continue };
+            let Some(model) = loaded.get(&(component, key(component, bundle))) else { continue };
             let behind = models.entry(id).or_default();
             match model {
                 Loaded::Writer(writer) => behind.writer = Some(Arc::clone(writer)),
-                Loaded::Text(text) => behind.text = Some(Arc::clone(text)),
+                Loaded::Text(own) => {
+                    let guardian = match guardians.entry(bundle.digest()) {
+                        Entry::Occupied(known) => Arc::clone(known.get()),
+                        Entry::Vacant(new) => {
+                            Arc::clone(new.insert(Arc::new(self.guardian(id, bundle, own, &loaded)?)))
+                        }
+                    };
+                    behind.text = Some(guardian);
+                }
                 Loaded::Image(image) => behind.image = Some(Arc::clone(image)),
                 Loaded::Reader(reader) => behind.reader = Some(Arc::clone(reader)),
             }
@@ -140,8 +154,15 @@ impl<'a> Composer<'a> {
     /// Every model of the registry once, by component and digest.
     fn loaded<'r>(&self, registry: &'r Registry) -> anyhow::Result<BTreeMap<(ComponentName, &'r str), Loaded>> {
         let mut seen = BTreeSet::new();
-        let mut distinct: Vec<_> =
-            registry.iter().filter(|(_, component, bundle)| seen.insert((*component, bundle.digest()))).collect();
+        // Company last, so that a network which an identifier here stands on is known by that identifier.
+        let company = registry.iter().flat_map(|(_, component, bundle)| {
+            bundle.company().iter().map(move |(id, bundle)| (*id, component, bundle))
+        });
+        let mut distinct: Vec<_> = registry
+            .iter()
+            .chain(company)
+            .filter(|(_, component, bundle)| seen.insert((*component, key(*component, bundle))))
+            .collect();
         // One thread loads the largest from the beginning to the end, while others load the rest.
         distinct.sort_by_key(|(_, _, bundle)| Reverse(bundle.manifest().bytes()));
         // A bridge, because it hands out what is next in this order; other parallel iterators begin in several places.
@@ -151,12 +172,12 @@ impl<'a> Composer<'a> {
             .map(|(id, component, bundle)| {
                 let model = self.load(id, component, bundle);
                 let model = model.with_context(|| format!("cannot load the {component} model of {id}"));
-                (id, component, bundle.digest(), model)
+                (id, component, key(component, bundle), model)
             })
             .collect();
         // Of several that fail, the first in the order of the registry is told.
         loaded.sort_by_key(|&(id, component, ..)| (id, component));
-        loaded.into_iter().map(|(_, component, digest, model)| Ok(((component, digest), model?))).collect()
+        loaded.into_iter().map(|(_, component, key, model)| Ok(((component, key), model?))).collect()
     }
 
     fn load(&self, id: ModelId, component: ComponentName, bundle: &Arc<Bundle>) -> anyhow::Result<Loaded> {
@@ -198,7 +219,36 @@ impl<'a> Composer<'a> {
         Ok(Generator::start(id.as_str(), options, &factory, &metrics)?)
     }
 
-    fn text(&self, id: ModelId, bundle: &Arc<Bundle>) -> anyhow::Result<TextGuardian> {
+    /// The text classifier of an identifier with its company, all of them loaded.
+    fn guardian(
+        &self,
+        id: ModelId,
+        bundle: &Bundle,
+        own: &Arc<TextModel>,
+        loaded: &BTreeMap<(ComponentName, &str), Loaded>,
+    ) -> anyhow::Result<TextGuardian> {
+        let spec = bundle.manifest().text_classifier.as_ref().context("the manifest has no text_classifier part")?;
+        let other = |id: ModelId| {
+            let (_, bundle) = bundle.company().iter().find(|(other, _)| *other == id)?;
+            match loaded.get(&(ComponentName::Text, bundle.network()))? {
+                Loaded::Text(text) => Some(Arc::clone(text)),
+                _ => None,
+            }
+        };
+        let other = |id| other(id).with_context(|| format!("the text classifier of {id} was not loaded"));
+        let beside = spec.ensemble.as_ref().map(|ensemble| {
+            let members = ensemble.members.iter().map(|id| other(*id)).collect::<anyhow::Result<_>>()?;
+            anyhow::Ok((members, ensemble.calibration))
+        });
+        let company = Company { beside: beside.transpose()?, elsewhere: spec.elsewhere.map(other).transpose()? };
+        let guardian = TextGuardian::new(Arc::clone(own), company, bundle.digest().to_owned());
+        let Some(bounds) = self.config.moderation_cache else { return Ok(guardian) };
+        let options = ScoreCacheOptions { entries: bounds.entries, age: bounds.age };
+        let cache = ScoreCache::new(options, &self.metrics.model(id.as_str(), "text"));
+        Ok(guardian.with_cache(cache.context("the system gives no random bytes")?))
+    }
+
+    fn text(&self, id: ModelId, bundle: &Arc<Bundle>) -> anyhow::Result<TextModel> {
         let spec = bundle.manifest().text_classifier.as_ref().context("the manifest has no text_classifier part")?;
         let factory: Factory<TextClassifier> = {
             let (runtime, bundle) = (self.runtime.clone(), Arc::clone(bundle));
@@ -220,17 +270,7 @@ impl<'a> Composer<'a> {
             metrics.batch_tokens.set(tokens.try_into().unwrap_or(i64::MAX));
         }
         let batcher = Batcher::start(&format!("{id}-text"), options, &factory, &metrics)?;
-        let text = TextGuardian::new(
-            WindowTokenizer::open(bundle)?,
-            batcher,
-            // A model without that head takes every text for a statement, whatever the threshold.
-            spec.expressibility.as_ref().map_or(1.0, |head| head.threshold),
-            bundle.digest().to_owned(),
-            Arc::clone(&self.metrics),
-        );
-        let Some(bounds) = self.config.moderation_cache else { return Ok(text) };
-        let options = ScoreCacheOptions { entries: bounds.entries, age: bounds.age };
-        Ok(text.with_cache(ScoreCache::new(options, &metrics).context("the system gives no random bytes")?))
+        Ok(TextModel::new(WindowTokenizer::open(bundle)?, batcher, spec, Arc::clone(&self.metrics)))
     }
 
     fn image(&self, id: ModelId, bundle: &Arc<Bundle>) -> anyhow::Result<ImageGuardian> {

@@ -6,11 +6,13 @@
 use std::{
     cmp::Reverse,
     collections::BTreeSet,
+    ffi::OsStr,
     fs::{File, Metadata},
     io::{self, Read, Write},
     os::unix::fs::MetadataExt as _,
     path::{Component, Path, PathBuf},
     sync::{
+        Arc,
         atomic::{AtomicUsize, Ordering},
         mpsc,
     },
@@ -23,7 +25,7 @@ use super::{
     manifest::{self, CacheForm, Kind, Manifest, ManifestFile},
     progress::{Hashing, Progress, Unwatched},
 };
-use crate::domain::{Category, Expressibility};
+use crate::domain::{Category, Expressibility, ModelId};
 
 /// File name of the manifest.
 pub(super) const MANIFEST: &str = "manifest.json";
@@ -38,6 +40,8 @@ pub struct Bundle {
     dir: PathBuf,
     manifest: Manifest,
     digest: String,
+    network: String,
+    company: Vec<(ModelId, Arc<Bundle>)>,
 }
 
 /// Why a folder is no usable bundle. Each message names the file and the remedy.
@@ -77,20 +81,41 @@ pub struct Unverified {
     dir: PathBuf,
     manifest: Manifest,
     digest: String,
+    network: String,
+    company: Vec<(ModelId, Self)>,
 }
 
 impl Unverified {
-    /// Reads `dir/manifest.json` and checks its content.
+    /// Reads `dir/manifest.json`, and those of its company, and checks their content.
     ///
     /// # Errors
     /// [`BundleError`] for a manifest that is missing or malformed.
     pub fn read(dir: &Path) -> Result<Self, BundleError> {
+        let mut found = Self::read_alone(dir)?;
+        for id in found.manifest.company() {
+            let other = Self::read_alone(&dir.join(id.as_str()))?;
+            check_company(&found.manifest, id, &other)
+                .map_err(|reason| BundleError::Malformed { path: other.dir.join(MANIFEST), reason })?;
+            found.company.push((id, other));
+        }
+        Ok(found)
+    }
+
+    fn read_alone(dir: &Path) -> Result<Self, BundleError> {
         let path = dir.join(MANIFEST);
         let text = std::fs::read(&path).map_err(unreadable(&path))?;
         let malformed = |reason: String| BundleError::Malformed { path: path.clone(), reason };
         let manifest: Manifest = serde_json::from_slice(&text).map_err(|error| malformed(error.to_string()))?;
         check_content(&manifest).map_err(malformed)?;
-        Ok(Self { dir: dir.to_owned(), manifest, digest: hex(&Sha256::digest(&text)) })
+        let Manifest { files, text_classifier, .. } = manifest.alone();
+        let network = serde_json::to_vec(&(files, text_classifier)).map_err(|error| malformed(error.to_string()))?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            digest: hex(&Sha256::digest(&text)),
+            network: hex(&Sha256::digest(&network)),
+            manifest,
+            company: Vec::new(),
+        })
     }
 
     /// What the manifest says.
@@ -121,8 +146,9 @@ impl Unverified {
     }
 
     fn trusted(self) -> Bundle {
-        let Self { dir, manifest, digest } = self;
-        Bundle { dir, manifest, digest }
+        let Self { dir, manifest, digest, network, company } = self;
+        let company = company.into_iter().map(|(id, other)| (id, Arc::new(other.trusted()))).collect();
+        Bundle { dir, manifest, digest, network, company }
     }
 }
 
@@ -195,6 +221,16 @@ impl Bundle {
         &self.digest
     }
 
+    /// What tells the network in it from others, whatever company it has: SHA-256 of its own files and their use.
+    pub fn network(&self) -> &str {
+        &self.network
+    }
+
+    /// The classifiers that judge beside or instead of this one, each with the identifier that it is of.
+    pub fn company(&self) -> &[(ModelId, Arc<Self>)] {
+        &self.company
+    }
+
     /// The ONNX graph.
     pub fn graph(&self) -> PathBuf {
         self.file("model.onnx")
@@ -221,10 +257,14 @@ fn check_content(manifest: &Manifest) -> Result<(), String> {
         return Err(format!("it lists no {missing}"));
     }
     for file in &manifest.files {
-        // External data of a graph must stay inside the bundle, so a name with a folder in it is never followed.
+        // External data of a graph must stay inside the bundle, so a name with a folder in it is never followed, but for
+        // those of its company, which are bundles themselves.
         let mut parts = Path::new(&file.path).components();
-        if !matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) {
-            return Err(format!("file name {:?} leaves the folder", file.path));
+        let company = |name: &OsStr| manifest.company().iter().any(|id| name == id.as_str());
+        match (parts.next(), parts.next(), parts.next()) {
+            (Some(Component::Normal(_)), None, None) => {}
+            (Some(Component::Normal(folder)), Some(Component::Normal(_)), None) if company(folder) => {}
+            _ => return Err(format!("file name {:?} leaves the folder", file.path)),
         }
     }
     match manifest.kind {
@@ -263,8 +303,16 @@ fn check_content(manifest: &Manifest) -> Result<(), String> {
             if spec.window < 8 || spec.stride == 0 || spec.stride > spec.window - 2 {
                 return Err("window must be at least 8 and stride between 1 and window - 2".into());
             }
-            if spec.calibration.iter().any(|s| !(s.below > 0.0 && s.above > 0.0 && s.point.is_finite())) {
+            let together = spec.ensemble.iter().flat_map(|ensemble| &ensemble.calibration);
+            if spec.calibration.iter().chain(together).any(|s| !(s.below > 0.0 && s.above > 0.0 && s.point.is_finite()))
+            {
                 return Err("a calibration slope is not positive".into());
+            }
+            if spec.ensemble.as_ref().is_some_and(|ensemble| ensemble.members.is_empty()) {
+                return Err("its ensemble has no members".into());
+            }
+            if spec.elsewhere.is_some() && spec.languages.is_any() {
+                return Err("another judges what it does not read, and it reads everything".into());
             }
         }
         Kind::ImageClassifier => {
@@ -286,6 +334,22 @@ fn check_content(manifest: &Manifest) -> Result<(), String> {
             }
         }
         Kind::TextReader => check_reader(manifest.text_reader.as_ref().ok_or("no text_reader part")?)?,
+    }
+    Ok(())
+}
+
+/// Refuses company that is not of the files that the manifest lists: what is loaded must be what was hashed.
+fn check_company(manifest: &Manifest, id: ModelId, other: &Unverified) -> Result<(), String> {
+    let Unverified { manifest: theirs, digest, .. } = other;
+    if theirs.kind != Kind::TextClassifier || !theirs.company().is_empty() {
+        return Err("what judges beside or instead of another must be a text classifier without company".into());
+    }
+    let own = theirs.files.iter().map(|file| (file.path.as_str(), &file.sha256));
+    for (name, sha256) in own.chain([(MANIFEST, digest)]) {
+        let path = format!("{id}/{name}");
+        if !manifest.files.iter().any(|file| file.path == path && file.sha256 == *sha256) {
+            return Err(format!("the manifest above it lists no such {path}"));
+        }
     }
     Ok(())
 }
@@ -438,6 +502,72 @@ mod tests {
             write(dir.path(), b"abc", name, &hash);
             assert!(matches!(Bundle::open(dir.path()), Err(BundleError::Malformed { .. })), "{name}");
         }
+    }
+
+    #[test]
+    fn company_is_whole_listed_and_has_none_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let (own, other) = (dir.path().to_owned(), dir.path().join("alpha-4o-mini"));
+        std::fs::create_dir(&other).unwrap();
+        let fixture = Path::new("tests/fixtures/tiny-text");
+        let names = ["model.onnx", "tokenizer.json", MANIFEST];
+        for name in names {
+            std::fs::copy(fixture.join(name), own.join(name)).unwrap();
+            std::fs::copy(fixture.join(name), other.join(name)).unwrap();
+        }
+        let plain: serde_json::Value = serde_json::from_slice(&std::fs::read(fixture.join(MANIFEST)).unwrap()).unwrap();
+        let ensemble = |members: &[&str], slope: f32| {
+            let place = serde_json::json!({"point": 0.0, "below": slope, "above": 1.0});
+            serde_json::json!({"ensemble": {"members": members, "calibration": vec![place; 5]}})
+        };
+        let write = |fields: serde_json::Value, lists: &[&str]| {
+            let mut manifest = plain.clone();
+            let fields = fields.as_object().unwrap().clone();
+            manifest["text_classifier"].as_object_mut().unwrap().extend(fields);
+            for name in lists {
+                let bytes = std::fs::read(other.join(name)).unwrap();
+                manifest["files"].as_array_mut().unwrap().push(serde_json::json!({
+                    "path": format!("alpha-4o-mini/{name}"), "bytes": bytes.len(),
+                    "sha256": hex(&Sha256::digest(&bytes)),
+                }));
+            }
+            std::fs::write(own.join(MANIFEST), manifest.to_string()).unwrap();
+        };
+        let elsewhere = serde_json::json!({"languages": "english", "elsewhere": "alpha-4o-mini"});
+        let refused = || Bundle::open(&own).unwrap_err().to_string();
+        let single = Bundle::open(fixture).unwrap();
+
+        write(ensemble(&["alpha-4o-mini"], 1.0), &names);
+        let whole = Bundle::open(&own).unwrap();
+        let [(ModelId::Alpha, found)] = whole.company() else { panic!("{whole:?}") };
+        assert_eq!(found.graph(), other.join("model.onnx"));
+        assert_eq!(found.digest(), single.digest());
+        // The network is the same in any company, and another where it is used otherwise.
+        assert_eq!([whole.network(), found.network()], [single.network(); 2]);
+        write(elsewhere.clone(), &names);
+        let reads_english = Bundle::open(&own).unwrap();
+        assert_eq!(reads_english.company().len(), 1);
+        assert_ne!(reads_english.network(), single.network());
+
+        write(ensemble(&["alpha-4o-mini"], 1.0), &names[..2]);
+        assert!(refused().contains("lists no such alpha-4o-mini/manifest.json"), "{}", refused());
+        write(elsewhere, &names[1..]);
+        assert!(refused().contains("lists no such alpha-4o-mini/model.onnx"), "{}", refused());
+        write(ensemble(&["alpha-4o-mini"], 0.0), &names);
+        assert!(refused().contains("slope is not positive"), "{}", refused());
+        write(ensemble(&[], 1.0), &[]);
+        assert!(refused().contains("no members"), "{}", refused());
+        write(serde_json::json!({"elsewhere": "alpha-4o-mini"}), &names);
+        assert!(refused().contains("it reads everything"), "{}", refused());
+        // A folder of nobody that is named is never followed.
+        write(ensemble(&["beta-3-haiku"], 1.0), &names);
+        assert!(refused().contains("leaves the folder"), "{}", refused());
+
+        // Company of company would not be asked.
+        write(ensemble(&["alpha-4o-mini"], 1.0), &names);
+        std::fs::copy(own.join(MANIFEST), other.join(MANIFEST)).unwrap();
+        write(ensemble(&["alpha-4o-mini"], 1.0), &names);
+        assert!(refused().contains("without company"), "{}", refused());
     }
 
     #[test]

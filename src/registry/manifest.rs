@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::Category;
+use crate::domain::{Category, ModelId};
 
 /// The only manifest format this server reads.
 pub const FORMAT: u32 = 1;
@@ -49,6 +49,26 @@ impl Manifest {
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
     }
+
+    /// The identifiers whose classifiers judge beside or instead of this one. Each is a whole bundle, its manifest too, in
+    /// a folder of the identifier's name.
+    pub fn company(&self) -> Vec<ModelId> {
+        let Some(spec) = &self.text_classifier else { return Vec::new() };
+        let mut company = spec.ensemble.as_ref().map_or_else(Vec::new, |ensemble| ensemble.members.clone());
+        company.extend(spec.elsewhere.filter(|id| !company.contains(id)));
+        company
+    }
+
+    /// The same without its company: how to drive the network in it.
+    #[must_use]
+    pub fn alone(&self) -> Self {
+        let mut alone = self.clone();
+        alone.files.retain(|file| !file.path.contains('/'));
+        if let Some(spec) = &mut alone.text_classifier {
+            (spec.ensemble, spec.elsewhere) = (None, None);
+        }
+        alone
+    }
 }
 
 /// What a bundle is for.
@@ -79,7 +99,7 @@ impl Kind {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ManifestFile {
-    /// File name, relative to the manifest, without any folder.
+    /// File name, relative to the manifest; only the files of a classifier's company are in folders.
     pub path: String,
     /// Size in bytes.
     pub bytes: u64,
@@ -178,6 +198,48 @@ pub struct TextClassifierSpec {
     /// Present for a model that was trained elsewhere: its one head.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<LabelsSpec>,
+    /// The languages that the model was taught.
+    #[serde(default, skip_serializing_if = "Languages::is_any")]
+    pub languages: Languages,
+    /// Present where others judge each text beside this model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ensemble: Option<EnsembleSpec>,
+    /// The identifier whose classifier judges instead of this one what is in no language of its.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elsewhere: Option<ModelId>,
+}
+
+/// What a text classifier can read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Languages {
+    /// Many; what it says of the others is as good as any other model's here.
+    #[default]
+    Any,
+    /// English alone: of other texts it says more or less nothing.
+    English,
+}
+
+impl Languages {
+    /// Whether it need not be written down.
+    pub fn is_any(&self) -> bool {
+        *self == Self::Any
+    }
+
+    /// Whether a text is read, given whether it is in English.
+    pub fn include(self, english: bool) -> bool {
+        english || self == Self::Any
+    }
+}
+
+/// Several classifiers that answer as one, with the mean of their log-odds, where all of them read the text.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct EnsembleSpec {
+    /// The identifiers whose text classifiers judge beside this one.
+    pub members: Vec<ModelId>,
+    /// Per category, how the mean of the log-odds becomes a probability.
+    pub calibration: [Calibration; 5],
 }
 
 /// The head of a sequence classifier as Hugging Face's libraries export it.

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::{
     export::{self, Export, ExportError},
-    manifest::{Activation, Calibration, LabelSpec, LabelsSpec, TextClassifierSpec},
+    manifest::{Activation, Calibration, LabelSpec, LabelsSpec, Languages, TextClassifierSpec},
 };
 use crate::domain::Category;
 
@@ -127,6 +127,9 @@ impl SequenceClassifier {
             calibration: [Calibration { point: 0.0, below: 1.0, above: 1.0 }; 5],
             expressibility: None,
             labels: Some(LabelsSpec { activation: self.activation, order }),
+            languages: Languages::Any,
+            ensemble: None,
+            elsewhere: None,
         })
     }
 }

@@ -7,7 +7,13 @@ use super::{
     labels::{LabelHead, Padded},
     sigmoid,
 };
-use crate::registry::{Bundle, manifest::TextClassifierSpec};
+use crate::registry::{
+    Bundle,
+    manifest::{Calibration, TextClassifierSpec},
+};
+
+/// How sure a member of an ensemble may be.
+const SUREST: f32 = 1e-4;
 
 /// One window of a text: token ids with the opening and closing token.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,18 +69,9 @@ impl TextClassifier {
         Ok(Self { session, spec, labels })
     }
 
-    fn calibrated(&self, harm: [f32; 5]) -> [f32; 5] {
-        let mut calibrated = [0.0; 5];
-        for ((out, logit), place) in calibrated.iter_mut().zip(harm).zip(&self.spec.calibration) {
-            let off = logit - place.point;
-            *out = sigmoid(off * if off < 0.0 { place.below } else { place.above });
-        }
-        calibrated
-    }
-
     fn read(&self, harm: &[f32], expressibility: &[f32], sentiment: Option<f32>) -> Option<TextOutput> {
         Some(TextOutput {
-            harm: self.calibrated(harm.try_into().ok()?),
+            harm: calibrated(harm.try_into().ok()?, &self.spec.calibration),
             expressibility: softmax(expressibility.try_into().ok()?),
             positive: sentiment.map(sigmoid),
         })
@@ -135,9 +132,46 @@ impl Forward for TextClassifier {
         let statement = [1.0, 0.0, 0.0, 0.0, 0.0];
         Ok(harm
             .into_iter()
-            .map(|harm| TextOutput { harm: self.calibrated(harm), expressibility: statement, positive: None })
+            .map(|harm| TextOutput {
+                harm: calibrated(harm, &self.spec.calibration),
+                expressibility: statement,
+                positive: None,
+            })
             .collect())
     }
+}
+
+/// What several classifiers say of one text as one probability a category: the mean of their log-odds, calibrated. They
+/// err in different places, and the mean errs less often than each of them.
+///
+/// `said` are the members' calibrated probabilities in any order; without any, every probability is that of even odds.
+#[must_use]
+pub fn together(said: &[[f32; 5]], calibration: &[Calibration; 5]) -> [f32; 5] {
+    #[expect(clippy::cast_precision_loss, reason = "a handful of classifiers")]
+    let count = said.len().max(1) as f32;
+    let sums = said.iter().fold([0.0; 5], |sums: [f32; 5], one| {
+        let mut next = sums;
+        for (sum, p) in next.iter_mut().zip(one) {
+            *sum += log_odds(*p);
+        }
+        next
+    });
+    calibrated(sums.map(|sum| sum / count), calibration)
+}
+
+/// Held within 1 in 10,000: one that is all too sure must not outvote the others. NaN stays NaN, which counts as found.
+fn log_odds(p: f32) -> f32 {
+    let held = p.clamp(SUREST, 1.0 - SUREST);
+    (held / (1.0 - held)).ln()
+}
+
+fn calibrated(logits: [f32; 5], calibration: &[Calibration; 5]) -> [f32; 5] {
+    let mut out = [0.0; 5];
+    for ((out, logit), place) in out.iter_mut().zip(logits).zip(calibration) {
+        let off = logit - place.point;
+        *out = sigmoid(off * if off < 0.0 { place.below } else { place.above });
+    }
+    out
 }
 
 fn softmax(logits: [f32; 5]) -> [f32; 5] {
@@ -155,6 +189,21 @@ mod tests {
     fn an_answer_that_is_no_number_is_a_failure_not_a_low_score() {
         assert!(finite(&[0.1, f32::NAN]).is_err() && finite(&[f32::INFINITY]).is_err());
         assert!(finite(&[0.1, -3.0]).is_ok());
+    }
+
+    #[test]
+    fn an_ensemble_says_the_mean_of_the_log_odds_and_heeds_its_own_point() {
+        let plain = [Calibration { point: 0.0, below: 1.0, above: 1.0 }; 5];
+        // Odds of 9, 1 and 1/81: their geometric mean is 0.48.
+        let said = [[0.9; 5], [0.5; 5], [1.0 / 82.0; 5]];
+        let odds = (9.0_f32 / 81.0).cbrt();
+        let close = |found: f32, wanted: f32| assert!((found - wanted).abs() < 1e-4, "{found} instead of {wanted}");
+        close(together(&said, &plain)[0], odds / (1.0 + odds));
+        let strict = [Calibration { point: odds.ln(), below: 1.0, above: 1.0 }; 5];
+        close(together(&said, &strict)[4], 0.5);
+        // One that is sure beyond measure is one voice yet, and a fault is no low score.
+        assert!(together(&[[1.0; 5], [0.000_01; 5], [0.05; 5]], &plain)[0] < 0.5);
+        assert!(together(&[[0.1; 5], [f32::NAN; 5]], &plain)[0].is_nan());
     }
 
     #[test]

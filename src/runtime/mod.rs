@@ -15,10 +15,11 @@ pub mod session;
 pub mod tokenizer;
 pub mod vision;
 
-pub use classifier::{TextClassifier, TextOutput, TextTokens, Window};
+pub use classifier::{TextClassifier, TextOutput, TextTokens, Window, together};
 pub use decoder::Decoder;
 pub use graph::GeneratorGraph;
 pub use growing::GrowingDecoder;
+pub(crate) use normalise::normalise;
 pub use ocr::{LineOrientation, LinePixels, LineRecogniser, PagePixels, Reading, TextDetector, TextMap};
 pub use session::Runtime;
 pub use tokenizer::{PromptTokenizer, WindowTokenizer, ends};

@@ -59,7 +59,7 @@ const GAPS: &str = " .-*_·•,/|~";
 
 /// The text without invisible signs and disguises.
 #[must_use]
-pub(super) fn normalise(text: &str) -> String {
+pub(crate) fn normalise(text: &str) -> String {
     let visible: String = text.chars().filter(|&c| !is_invisible(c)).map(unboxed).collect();
     let mut folded = String::with_capacity(visible.len());
     for part in visible.split_inclusive(is_lone_jamo) {

@@ -1,61 +1,63 @@
-//! Text moderation: every window of a text, as written and as it reads, and the highest score of a category wins.
+//! Text moderation: which classifiers judge a text, and what they say together.
 
 use std::{
+    iter,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use tokio::sync::Semaphore;
+use futures_util::future::{try_join_all, try_join3};
 
 use super::{
-    RETRY_AFTER, ScoreCache, ServiceError, in_portions,
+    ScoreCache, ServiceError, language,
     pool::{Task, on_pool},
+    text_model::{INLINE_BYTES, Opinion, TextModel},
 };
 use crate::{
     domain::{Expressibility, Scores},
-    engine::{Batcher, Calibrated},
-    runtime::{TextOutput, TextTokens, Window, WindowTokenizer},
-    telemetry::Metrics,
+    registry::manifest::Calibration,
+    runtime::together,
 };
 
-/// Bytes of text that are tokenised where they are: it takes less time than handing them over. The longest input, 32
-/// times the length of a single text, would hold up an async thread.
-const INLINE_BYTES: usize = 4096;
-
-/// Requests with longer texts that may be tokenised or wait for it.
-const LONG_TEXTS: usize = 32;
-
-/// A text classifier behind its batcher.
+/// The text classifier of an identifier, with the company that it has.
 pub struct TextGuardian {
-    tokenizer: Arc<WindowTokenizer>,
-    long_texts: Arc<Semaphore>,
-    batcher: Batcher<Window, TextOutput>,
-    special_threshold: f32,
+    own: Arc<TextModel>,
+    company: Company,
     digest: String,
-    metrics: Arc<Metrics>,
     cache: Option<ScoreCache>,
 }
 
-/// What the classifier says of a whole text.
+/// The classifiers that judge beside or instead of another.
+#[derive(Default)]
+pub struct Company {
+    /// Those whose opinions count as much as the first one's, of texts that all of them read, and how the mean of all
+    /// becomes a probability.
+    pub beside: Option<(Vec<Arc<TextModel>>, [Calibration; 5])>,
+    /// Judges texts that the first one does not read.
+    pub elsewhere: Option<Arc<TextModel>>,
+}
+
+/// What the classifiers say of a whole text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Judgement {
     pub(super) scores: Scores,
     pub(super) expressibility: Expressibility,
-    /// Probability that the text is said in a positive light, by its first window; none where no model tells.
+    /// Probability that the text is said in a positive light; none where no model tells.
     pub(super) positive: Option<f32>,
 }
 
+/// Who judges a text.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Bench {
+    Own,
+    Together,
+    Elsewhere,
+}
+
 impl TextGuardian {
-    /// `special_threshold` and `digest` come from the bundle that tokenizer and batcher were made from.
-    pub fn new(
-        tokenizer: WindowTokenizer,
-        batcher: Batcher<Window, TextOutput>,
-        special_threshold: f32,
-        digest: String,
-        metrics: Arc<Metrics>,
-    ) -> Self {
-        let long_texts = Arc::new(Semaphore::new(LONG_TEXTS));
-        Self { tokenizer: Arc::new(tokenizer), long_texts, batcher, special_threshold, digest, metrics, cache: None }
+    /// `digest` is that of the bundle from which all of them come.
+    pub fn new(own: Arc<TextModel>, company: Company, digest: String) -> Self {
+        Self { own, company, digest, cache: None }
     }
 
     /// The same, which answers texts that were judged a moment ago from memory.
@@ -68,19 +70,22 @@ impl TextGuardian {
         &self.digest
     }
 
+    /// All that may have a part in an answer.
+    pub(super) fn models(&self) -> impl Iterator<Item = &Arc<TextModel>> {
+        iter::once(&self.own).chain(self.beside()).chain(&self.company.elsewhere)
+    }
+
+    fn beside(&self) -> &[Arc<TextModel>] {
+        self.company.beside.as_ref().map_or(&[], |(models, _)| models)
+    }
+
     pub(super) fn answered_within(&self, span: Duration) -> bool {
-        self.batcher.answered_within(span)
+        self.models().all(|model| model.answered_within(span))
     }
 
-    /// Classifies a word: proof that the model answers, which a remembered answer would not be.
-    pub(super) async fn probe(&self, time: Duration) -> Result<(), ServiceError> {
-        self.classify(vec!["ready".into()], Instant::now() + time).await.map(drop)
-    }
-
-    /// Chooses the token budget of a batch by measurement; none where there was nothing to choose by.
-    pub(super) async fn calibrate(&self) -> Option<Calibrated> {
-        let tokenizer = Arc::clone(&self.tokenizer);
-        self.batcher.calibrate(self.tokenizer.window(), move |tokens| tokenizer.filler(tokens)).await
+    /// Has every model that has not worked within `fresh` classify a word, which a remembered answer would not prove.
+    pub(super) async fn probe(&self, fresh: Duration, time: Duration) -> Result<(), ServiceError> {
+        try_join_all(self.models().map(|model| model.probe(fresh, time))).await.map(drop)
     }
 
     pub(super) fn forget_expired(&self) {
@@ -107,66 +112,69 @@ impl TextGuardian {
         }
     }
 
-    /// Runs the classifier over several texts, their windows side by side.
+    /// Has each text judged by those who read it, all of them at the same time.
     async fn classify(&self, texts: Vec<String>, deadline: Instant) -> Result<Vec<Judgement>, ServiceError> {
-        let mut windows = Vec::new();
-        let mut counts = Vec::with_capacity(texts.len());
-        for tokens in self.tokens(texts).await? {
-            counts.push((tokens.raw.len(), tokens.normalised.len()));
-            windows.extend(tokens.raw.into_iter().chain(tokens.normalised));
-        }
-        let outputs = in_portions(&self.batcher, windows, deadline).await?;
-        let mut rest = outputs.as_slice();
-        counts
-            .into_iter()
-            .map(|(raw, normalised)| {
-                let (mine, others) = rest.split_at_checked(raw + normalised).ok_or(ServiceError::Internal)?;
-                rest = others;
-                Ok(self.combine(mine, raw))
-            })
-            .collect()
-    }
-
-    /// The tokens of each text.
-    async fn tokens(&self, texts: Vec<String>) -> Result<Vec<TextTokens>, ServiceError> {
-        if texts.iter().map(String::len).sum::<usize>() <= INLINE_BYTES {
-            return encode(&self.tokenizer, &texts, &self.metrics);
-        }
-        let permit = Arc::clone(&self.long_texts).try_acquire_owned();
-        let permit = permit.map_err(|_| ServiceError::Overloaded { retry_after: RETRY_AFTER })?;
-        let (tokenizer, metrics) = (Arc::clone(&self.tokenizer), Arc::clone(&self.metrics));
-        let tokens = on_pool(Task::Text, &self.metrics, move || {
-            let _permit = permit;
-            encode(&tokenizer, &texts, &metrics)
+        let (texts, english) = self.told_apart(texts).await?;
+        let benches: Vec<Bench> = english.into_iter().map(|english| self.bench(english)).collect();
+        let of = |wanted: &[Bench]| -> Vec<String> {
+            let chosen = texts.iter().zip(&benches).filter(|(_, bench)| wanted.contains(bench));
+            chosen.map(|(text, _)| text.clone()).collect()
+        };
+        let own = self.own.opinions(of(&[Bench::Own, Bench::Together]), deadline);
+        let beside = self.beside().iter().map(|model| model.opinions(of(&[Bench::Together]), deadline));
+        let elsewhere = async {
+            match &self.company.elsewhere {
+                Some(model) => model.opinions(of(&[Bench::Elsewhere]), deadline).await,
+                None => Ok(Vec::new()),
+            }
+        };
+        let (own, beside, elsewhere) = try_join3(own, try_join_all(beside), elsewhere).await?;
+        let (mut own, mut elsewhere) = (own.into_iter(), elsewhere.into_iter());
+        let mut beside: Vec<_> = beside.into_iter().map(Vec::into_iter).collect();
+        let judgements = benches.iter().map(|bench| match bench {
+            Bench::Own => own.next().map(Judgement::of),
+            Bench::Elsewhere => elsewhere.next().map(Judgement::of),
+            Bench::Together => {
+                let own = own.next()?;
+                let others = beside.iter_mut().map(|opinions| Some(opinions.next()?.harm));
+                let said = others.chain([Some(own.harm)]).collect::<Option<Vec<_>>>()?;
+                let (_, calibration) = self.company.beside.as_ref()?;
+                Some(Judgement::of(Opinion { harm: together(&said, calibration), ..own }))
+            }
         });
-        tokens.await?
+        judgements.collect::<Option<_>>().ok_or(ServiceError::Internal)
     }
 
-    /// Of `windows` the first `raw` are of the text as it was written: only these say what kind of text it is, as a
-    /// row of signs that is spelled out looks like a sentence.
-    fn combine(&self, windows: &[TextOutput], raw: usize) -> Judgement {
-        let scores = windows.iter().map(|window| Scores::new(window.harm)).fold(Scores::default(), Scores::max);
-        // One ordinary window makes the whole text expressible.
-        let plainest = windows
-            .iter()
-            .take(raw)
-            .map(|window| window.expressibility)
-            .max_by(|a, b| a[0].total_cmp(&b[0]))
-            .unwrap_or([1.0, 0.0, 0.0, 0.0, 0.0]);
-        Judgement {
-            scores,
-            expressibility: Expressibility::decide(plainest, self.special_threshold),
-            positive: windows.first().and_then(|window| window.positive),
+    /// The texts, and whether each is in English; not looked at where nothing depends on it.
+    async fn told_apart(&self, texts: Vec<String>) -> Result<(Vec<String>, Vec<bool>), ServiceError> {
+        let look = |texts: Vec<String>| {
+            let english = texts.iter().map(|text| language::is_english(text)).collect();
+            (texts, english)
+        };
+        if self.beside().is_empty() && self.company.elsewhere.is_none() {
+            let english = vec![true; texts.len()];
+            Ok((texts, english))
+        } else if texts.iter().map(String::len).sum::<usize>() <= INLINE_BYTES {
+            Ok(look(texts))
+        } else {
+            on_pool(Task::Text, self.own.metrics(), move || look(texts)).await
+        }
+    }
+
+    /// Who judges a text, given whether it is in English.
+    fn bench(&self, english: bool) -> Bench {
+        if self.company.elsewhere.is_some() && !self.own.reads(english) {
+            Bench::Elsewhere
+        } else if !self.beside().is_empty() && self.beside().iter().all(|model| model.reads(english)) {
+            Bench::Together
+        } else {
+            Bench::Own
         }
     }
 }
 
-fn encode(tokenizer: &WindowTokenizer, texts: &[String], metrics: &Metrics) -> Result<Vec<TextTokens>, ServiceError> {
-    let timer = metrics.tokenization_seconds.start_timer();
-    let tokens = texts.iter().map(|text| tokenizer.encode(text)).collect::<Result<_, _>>().map_err(|error| {
-        tracing::error!(%error, "a text could not be tokenised");
-        ServiceError::Internal
-    });
-    timer.observe_duration();
-    tokens
+impl Judgement {
+    fn of(Opinion { harm, expressibility, positive }: Opinion) -> Self {
+        Self { scores: Scores::new(harm), expressibility, positive }
+    }
 }

@@ -2,7 +2,7 @@
 
 use whichlang::{Lang, detect_language};
 
-use crate::domain::Language;
+use crate::{domain::Language, runtime::normalise};
 
 /// Characters from which two texts that read as unlike languages count as such: shorter ones are often mistaken.
 const TELLING: usize = 24;
@@ -19,6 +19,12 @@ pub(super) fn of(text: &str) -> Language {
         Some(Lang::Por) => Language::Portuguese,
         _ => Language::English,
     }
+}
+
+/// Whether a text is in English as far as anyone can tell: signs and figures alone are in every language. Disguises are
+/// taken off before, as a word in them is one of no language.
+pub(super) fn is_english(text: &str) -> bool {
+    detected(&normalise(text)).is_none_or(|language| language == Lang::Eng)
 }
 
 /// Whether an answer is surely in another language than its text.
@@ -58,6 +64,20 @@ mod tests {
             ("7 + 5", Language::English),
         ] {
             assert_eq!(of(text), language, "{text}");
+        }
+    }
+
+    #[test]
+    fn english_is_known_in_disguise_and_other_languages_by_a_few_words() {
+        for text in
+            ["you are all worthless", "y0u 4r3 w0rthl3ss and 1 h4t3 y0u", "7 + 5", "👍", "Уоu are all worthless"]
+        {
+            assert!(is_english(text), "{text}");
+        }
+        for text in
+            ["te voy a matar", "ich bring dich um", "je vais te tuer", "殺してやる", "죽여버릴거야", "我要杀了你"]
+        {
+            assert!(!is_english(text), "{text}");
         }
     }
 

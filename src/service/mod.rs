@@ -13,6 +13,7 @@ mod readiness;
 mod reading;
 mod score_cache;
 mod sunshine;
+mod text_model;
 mod writer;
 
 use std::{
@@ -24,10 +25,11 @@ use std::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub use guardian_image::ImageGuardian;
-pub use guardian_text::TextGuardian;
+pub use guardian_text::{Company, TextGuardian};
 pub use readiness::{ModelStatus, Readiness};
 pub use reading::{PageText, ReaderStages, TextReader};
 pub use score_cache::{ScoreCache, ScoreCacheOptions};
+pub use text_model::TextModel;
 pub use writer::Writer;
 
 use crate::{
@@ -234,33 +236,31 @@ impl Services {
     /// Measures each text classifier, one after the other and only while nothing waits for it, and has it take batches
     /// of the size that suits this machine.
     pub async fn calibrate(&self) {
-        for (id, text) in self.classifiers() {
-            if let Some(found) = text.calibrate().await {
-                tracing::info!(%id, tokens = found.budget, measured = %found, "batch size chosen");
-            } else {
-                tracing::warn!(%id, "the batch size could not be measured and stays as it is");
+        let mut seen: Vec<&Arc<TextModel>> = Vec::new();
+        for (id, guardian) in self.guardians() {
+            for model in guardian.models() {
+                if seen.iter().any(|other| Arc::ptr_eq(other, model)) {
+                    continue;
+                }
+                seen.push(model);
+                if let Some(found) = model.calibrate().await {
+                    tracing::info!(%id, tokens = found.budget, measured = %found, "batch size chosen");
+                } else {
+                    tracing::warn!(%id, "the batch size could not be measured and stays as it is");
+                }
             }
         }
     }
 
     /// Lets go of moderation scores that are too old to be given out again.
     pub fn forget_expired(&self) {
-        for (_, text) in self.classifiers() {
-            text.forget_expired();
+        for (_, guardian) in self.guardians() {
+            guardian.forget_expired();
         }
     }
 
-    /// Each text classifier once, however many identifiers share it.
-    fn classifiers(&self) -> Vec<(ModelId, &Arc<TextGuardian>)> {
-        let mut found: Vec<(ModelId, &Arc<TextGuardian>)> = Vec::new();
-        for (&id, models) in &self.models {
-            if let Some(text) = &models.text
-                && !found.iter().any(|(_, other)| Arc::ptr_eq(other, text))
-            {
-                found.push((id, text));
-            }
-        }
-        found
+    fn guardians(&self) -> impl Iterator<Item = (ModelId, &Arc<TextGuardian>)> {
+        self.models.iter().filter_map(|(&id, models)| Some((id, models.text.as_ref()?)))
     }
 
     fn models(&self, id: ModelId) -> &Models {

@@ -15,7 +15,7 @@ use crate::telemetry::Metrics;
 pub(super) enum Task {
     /// A picture is decoded, or what is written in it is cut out and put in order.
     Picture,
-    /// Long texts are tokenised.
+    /// Long texts are tokenised, or their language is told.
     Text,
 }
 

@@ -171,7 +171,7 @@ impl<'a> Part<'a> {
         let canary = async {
             match self {
                 Self::Generator(model) => model.probe(PATIENCE).await,
-                Self::Text(model) => model.probe(PATIENCE).await,
+                Self::Text(model) => model.probe(FRESH, PATIENCE).await,
                 Self::Image(model) => model.probe(PATIENCE).await,
                 Self::Ocr(model) => model.probe(FRESH, PATIENCE).await,
             }

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::support::{Server, install, run, stderr, stdout};
+use crate::support::{Server, install, put_beside, run, stderr, stdout};
 
 /// Puts a graph in place of a component's, which its manifest then names.
 fn replace(dir: &Path, graph: &[u8]) {
@@ -45,6 +45,52 @@ fn every_model_is_loaded_and_answers_and_a_shared_one_for_each_of_its_identifier
     assert_eq!((&ready["status"], ready["models"].as_array().unwrap().len()), (&"ready".into(), 5), "{ready}");
     let metrics = server.get("/metrics");
     assert_eq!(metrics.lines().filter(|line| line.starts_with("dichroic_model_info{")).count(), 5, "{metrics}");
+}
+
+#[test]
+fn an_ensemble_answers_with_the_mean_of_its_members_and_a_damaged_member_stops_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let body = json!({"model": "delta-3.1", "text": "a text like any other"});
+    let hate = |server: &Server, id: &str| {
+        let mut body = body.clone();
+        body["model"] = id.into();
+        server.ask("/v1/guardians/text", &body)["category_scores"]["hate"].as_f64().unwrap()
+    };
+    // The same network with another operating point, as its own and beside the other.
+    let alpha = install(folder.path(), "tiny-text", "alpha-4o-mini/build/text");
+    let path = alpha.join("manifest.json");
+    let mut manifest: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    manifest["text_classifier"]["calibration"][1]["point"] = 2.0.into();
+    fs::write(path, manifest.to_string()).unwrap();
+    let delta = install(folder.path(), "tiny-text", "delta-3.1/build/text");
+    let beta = install(folder.path(), "tiny-text", "beta-3-haiku/build/text");
+    put_beside(&delta, "alpha-4o-mini", &alpha);
+    let server = Server::start(folder.path(), &[]);
+    let odds = |p: f64| (p / (1.0 - p)).ln();
+    let (one, other, both) =
+        (hate(&server, "alpha-4o-mini"), hate(&server, "beta-3-haiku"), hate(&server, "delta-3.1"));
+    assert!((odds(one) - odds(other)).abs() > 0.5, "{one} {other}");
+    assert!((odds(both) - f64::midpoint(odds(one), odds(other))).abs() < 0.01, "{both} of {one} and {other}");
+    drop(server);
+
+    // It needs nothing beside it.
+    fs::remove_dir_all(folder.path().join("models/alpha-4o-mini")).unwrap();
+    fs::remove_dir_all(beta).unwrap();
+    let alone = Server::start(folder.path(), &[]);
+    assert!((hate(&alone, "delta-3.1") - both).abs() < f64::EPSILON);
+    drop(alone);
+
+    let graph = delta.join("alpha-4o-mini/model.onnx");
+    let mut bytes = fs::read(&graph).unwrap();
+    bytes[100] ^= 1;
+    fs::write(graph, bytes).unwrap();
+    let refused = run(folder.path(), &["serve", "--listen", "127.0.0.1:0"]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(stderr(&refused).contains("delta-3.1/build/text/alpha-4o-mini/model.onnx does not match"), "{refused:?}");
+    // Another classifier in its place, whole as it is, is not the one that was calibrated.
+    install(folder.path(), "tiny-text", "delta-3.1/build/text/alpha-4o-mini");
+    let refused = run(folder.path(), &["models", "verify"]);
+    assert!(stdout(&refused).contains("lists no such alpha-4o-mini/manifest.json"), "{refused:?}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use std::{
 };
 
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 
 /// The bootstrap key of every server here.
 pub(crate) const KEY: &str = "a-key-for-the-tests-of-the-cli";
@@ -54,6 +55,24 @@ pub(crate) fn install(folder: &Path, fixture: &str, place: &str) -> PathBuf {
         fs::copy(entry.path(), target.join(entry.file_name())).unwrap();
     }
     target
+}
+
+/// Puts the classifier in `member` beside that in `dir`, whose manifest then lists it under `id`.
+pub(crate) fn put_beside(dir: &Path, id: &str, member: &Path) {
+    let even = serde_json::json!({"point": 0.0, "below": 1.0, "above": 1.0});
+    let path = dir.join("manifest.json");
+    let mut manifest: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    manifest["text_classifier"]["ensemble"] = serde_json::json!({"members": [id], "calibration": vec![even; 5]});
+    fs::create_dir_all(dir.join(id)).unwrap();
+    for entry in fs::read_dir(member).unwrap() {
+        let name = format!("{id}/{}", entry.as_ref().unwrap().file_name().to_str().unwrap());
+        let bytes = fs::read(entry.unwrap().path()).unwrap();
+        fs::write(dir.join(&name), &bytes).unwrap();
+        let sha256: Vec<String> = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        let file = serde_json::json!({"path": name, "bytes": bytes.len(), "sha256": sha256.concat()});
+        manifest["files"].as_array_mut().unwrap().push(file);
+    }
+    fs::write(path, manifest.to_string()).unwrap();
 }
 
 /// A server that ends with its value.

@@ -6,6 +6,7 @@
 
 mod bodies;
 mod cache;
+mod company;
 mod credentials;
 mod documentation;
 mod errors;

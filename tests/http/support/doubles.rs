@@ -26,9 +26,12 @@ use super::tokenizers::{END, NEGATIVE, POSITIVE, STOP, VOCABULARY, WINDOW};
 /// How long `reader:slow` takes.
 pub(crate) const SLOW: Duration = Duration::from_millis(400);
 
+#[derive(Clone, Copy)]
 pub(super) struct Reader {
     /// Whether it tells bright from dark.
     pub(super) light: bool,
+    /// Before the words that it heeds: none, but for one that judges beside another.
+    pub(super) heeds: &'static str,
 }
 
 impl Forward for Reader {
@@ -45,23 +48,24 @@ impl Forward for Reader {
         batch
             .iter()
             .map(|Window(tokens)| {
-                let said = read(&text_of(tokens))?;
+                let said = read(&text_of(tokens), self.heeds)?;
                 Ok(TextOutput { positive: said.positive.filter(|_| self.light), ..said })
             })
             .collect()
     }
 }
 
-fn read(text: &str) -> Result<TextOutput, RuntimeError> {
-    if text.contains("reader:slow") {
+fn read(text: &str, heeds: &str) -> Result<TextOutput, RuntimeError> {
+    let words = || text.split_whitespace().filter_map(|word| word.strip_prefix(heeds));
+    if words().any(|word| word == "reader:slow") {
         sleep(SLOW);
     }
-    if text.contains("reader:fail") {
+    if words().any(|word| word == "reader:fail") {
         return Err(RuntimeError::Inference("as asked".into()));
     }
     assert!(!text.contains("reader:panic"), "as asked");
     let score = |name: &str| {
-        let value = text.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        let value = words().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
         value.and_then(|value| value.parse().ok()).unwrap_or(0.0)
     };
     let class = match text.trim() {

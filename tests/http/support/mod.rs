@@ -22,12 +22,12 @@ use dichroic::{
     lifecycle::Lifecycle,
     registry::{
         Bundle,
-        manifest::{DetectorSpec, OrientationSpec, RecogniserSpec, TextReaderSpec},
+        manifest::{Calibration, DetectorSpec, Languages, OrientationSpec, RecogniserSpec, TextReaderSpec},
     },
     runtime::{Forward, PromptTokenizer, RuntimeError, WindowTokenizer},
     service::{
-        ImageGuardian, Models, ReaderStages, ScoreCache, ScoreCacheOptions, ServiceOptions, Services, TextGuardian,
-        TextReader, Writer,
+        Company, ImageGuardian, Models, ReaderStages, ScoreCache, ScoreCacheOptions, ServiceOptions, Services,
+        TextGuardian, TextModel, TextReader, Writer,
     },
     telemetry::{Metrics, Traces},
 };
@@ -77,6 +77,9 @@ pub(crate) struct Setup {
     pub(crate) dim: bool,
     /// Whether alpha is lent one that has.
     pub(crate) lent: bool,
+    /// Whether beta-3-haiku has a text classifier of its own that has company: one beside it, which heeds words that begin
+    /// with `second:`, and one for other languages than English, which heeds those that begin with `third:`.
+    pub(crate) ensemble: bool,
 }
 
 impl Default for Setup {
@@ -98,6 +101,7 @@ impl Default for Setup {
             cache: None,
             dim: false,
             lent: false,
+            ensemble: false,
         }
     }
 }
@@ -303,7 +307,11 @@ fn models(folder: &Path, setup: &Setup, metrics: &Arc<Metrics>) -> BTreeMap<Mode
         reader: setup.reads.then(|| Arc::new(text_reader(queue, metrics))),
         light: setup.lent.then(|| Arc::new(text_guardian(folder, setup, "lent", true, metrics))),
     };
-    let own = setup.apart.then(|| Arc::new(text_guardian(folder, setup, "other", true, metrics)));
+    let own = (setup.apart || setup.ensemble).then(|| {
+        let own = text_model(folder, setup.queue, "other", Reader { light: true, heeds: "" }, metrics);
+        let company = if setup.ensemble { company(folder, setup.queue, metrics) } else { Company::default() };
+        Arc::new(guardian(own, company, setup, "other", metrics))
+    });
     let beta = Models { text: Some(own.unwrap_or(text)), ..Models::default() };
     BTreeMap::from([(ModelId::Alpha, alpha), (ModelId::Beta, beta)])
 }
@@ -314,16 +322,33 @@ fn batching(capacity: usize) -> BatchOptions {
 }
 
 fn text_guardian(folder: &Path, setup: &Setup, name: &str, light: bool, metrics: &Arc<Metrics>) -> TextGuardian {
-    let bundle = Bundle::open(&tokenizers::text_bundle(folder)).unwrap();
-    let model = metrics.model(name, "text");
-    let factory: dichroic::engine::Factory<Reader> = Arc::new(move || Ok(Reader { light }));
-    let batcher = Batcher::start("text", batching(setup.queue), &factory, &model).unwrap();
-    let tokenizer = WindowTokenizer::open(&bundle).unwrap();
-    let guardian = TextGuardian::new(tokenizer, batcher, 0.5, bundle.digest().to_owned(), Arc::clone(metrics));
+    let own = text_model(folder, setup.queue, name, Reader { light, heeds: "" }, metrics);
+    guardian(own, Company::default(), setup, name, metrics)
+}
+
+fn guardian(own: TextModel, company: Company, setup: &Setup, name: &str, metrics: &Metrics) -> TextGuardian {
+    let guardian = TextGuardian::new(Arc::new(own), company, "2".repeat(64));
     match setup.cache {
-        Some(options) => guardian.with_cache(ScoreCache::new(options, &model).unwrap()),
+        Some(options) => guardian.with_cache(ScoreCache::new(options, &metrics.model(name, "text")).unwrap()),
         None => guardian,
     }
+}
+
+/// One beside, one for other languages.
+fn company(folder: &Path, queue: usize, metrics: &Arc<Metrics>) -> Company {
+    let other = |name, heeds| Arc::new(text_model(folder, queue, name, Reader { light: true, heeds }, metrics));
+    let even = Calibration { point: 0.0, below: 1.0, above: 1.0 };
+    Company { beside: Some((vec![other("second", "second:")], [even; 5])), elsewhere: Some(other("third", "third:")) }
+}
+
+/// All but the third read English alone.
+fn text_model(folder: &Path, queue: usize, name: &str, reader: Reader, metrics: &Arc<Metrics>) -> TextModel {
+    let bundle = Bundle::open(&tokenizers::text_bundle(folder)).unwrap();
+    let factory: dichroic::engine::Factory<Reader> = Arc::new(move || Ok(reader));
+    let batcher = Batcher::start("text", batching(queue), &factory, &metrics.model(name, "text")).unwrap();
+    let mut spec = bundle.manifest().text_classifier.clone().unwrap();
+    spec.languages = if name == "third" { Languages::Any } else { Languages::English };
+    TextModel::new(WindowTokenizer::open(&bundle).unwrap(), batcher, &spec, Arc::clone(metrics))
 }
 
 fn image_guardian(setup: &Setup, metrics: &Arc<Metrics>) -> ImageGuardian {

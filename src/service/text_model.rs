@@ -1,0 +1,167 @@
+//! One text classifier behind its batcher: a whole text in, what the network says of it out.
+//!
+//! Owns windows and how they are put together. What is answered to whom, and together with whom, is the guardian's.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::sync::Semaphore;
+
+use super::{
+    RETRY_AFTER, ServiceError, in_portions,
+    pool::{Task, on_pool},
+};
+use crate::{
+    domain::Expressibility,
+    engine::{Batcher, Calibrated},
+    registry::manifest::{Languages, TextClassifierSpec},
+    runtime::{TextOutput, TextTokens, Window, WindowTokenizer},
+    telemetry::Metrics,
+};
+
+/// Bytes of text that are worked on where they are: it takes less time than handing them over. The longest input, 32
+/// times the length of a single text, would hold up an async thread.
+pub(super) const INLINE_BYTES: usize = 4096;
+
+/// Requests with longer texts that may be tokenised or wait for it.
+const LONG_TEXTS: usize = 32;
+
+/// A text classifier behind its batcher. Several guardians may stand on one.
+pub struct TextModel {
+    tokenizer: Arc<WindowTokenizer>,
+    long_texts: Arc<Semaphore>,
+    batcher: Batcher<Window, TextOutput>,
+    languages: Languages,
+    special_threshold: f32,
+    metrics: Arc<Metrics>,
+}
+
+/// What it says of a whole text.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Opinion {
+    /// Calibrated probabilities in the order of `Category::ALL`.
+    pub(super) harm: [f32; 5],
+    pub(super) expressibility: Expressibility,
+    /// Probability that the text is said in a positive light, by its first window; none where no head tells.
+    pub(super) positive: Option<f32>,
+}
+
+impl TextModel {
+    /// `tokenizer` and `batcher` are made from the bundle that `spec` is of.
+    pub fn new(
+        tokenizer: WindowTokenizer,
+        batcher: Batcher<Window, TextOutput>,
+        spec: &TextClassifierSpec,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            tokenizer: Arc::new(tokenizer),
+            long_texts: Arc::new(Semaphore::new(LONG_TEXTS)),
+            batcher,
+            languages: spec.languages,
+            // A model without that head takes every text for a statement, whatever the threshold.
+            special_threshold: spec.expressibility.as_ref().map_or(1.0, |head| head.threshold),
+            metrics,
+        }
+    }
+
+    /// Whether it reads a text, given whether that is in English.
+    pub(super) fn reads(&self, english: bool) -> bool {
+        self.languages.include(english)
+    }
+
+    pub(super) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    pub(super) fn answered_within(&self, span: Duration) -> bool {
+        self.batcher.answered_within(span)
+    }
+
+    /// Classifies a word, unless it has just worked: proof that the model answers.
+    pub(super) async fn probe(&self, fresh: Duration, time: Duration) -> Result<(), ServiceError> {
+        if self.answered_within(fresh) {
+            return Ok(());
+        }
+        self.opinions(vec!["ready".into()], Instant::now() + time).await.map(drop)
+    }
+
+    /// Chooses the token budget of a batch by measurement; none where there was nothing to choose by.
+    pub(super) async fn calibrate(&self) -> Option<Calibrated> {
+        let tokenizer = Arc::clone(&self.tokenizer);
+        self.batcher.calibrate(self.tokenizer.window(), move |tokens| tokenizer.filler(tokens)).await
+    }
+
+    /// What it says of several texts, their windows side by side.
+    pub(super) async fn opinions(&self, texts: Vec<String>, deadline: Instant) -> Result<Vec<Opinion>, ServiceError> {
+        let mut windows = Vec::new();
+        let mut counts = Vec::with_capacity(texts.len());
+        for tokens in self.tokens(texts).await? {
+            counts.push((tokens.raw.len(), tokens.normalised.len()));
+            windows.extend(tokens.raw.into_iter().chain(tokens.normalised));
+        }
+        let outputs = in_portions(&self.batcher, windows, deadline).await?;
+        let mut rest = outputs.as_slice();
+        counts
+            .into_iter()
+            .map(|(raw, normalised)| {
+                let (mine, others) = rest.split_at_checked(raw + normalised).ok_or(ServiceError::Internal)?;
+                rest = others;
+                Ok(self.combine(mine, raw))
+            })
+            .collect()
+    }
+
+    /// The tokens of each text.
+    async fn tokens(&self, texts: Vec<String>) -> Result<Vec<TextTokens>, ServiceError> {
+        if texts.iter().map(String::len).sum::<usize>() <= INLINE_BYTES {
+            return encode(&self.tokenizer, &texts, &self.metrics);
+        }
+        let permit = Arc::clone(&self.long_texts).try_acquire_owned();
+        let permit = permit.map_err(|_| ServiceError::Overloaded { retry_after: RETRY_AFTER })?;
+        let (tokenizer, metrics) = (Arc::clone(&self.tokenizer), Arc::clone(&self.metrics));
+        let tokens = on_pool(Task::Text, &self.metrics, move || {
+            let _permit = permit;
+            encode(&tokenizer, &texts, &metrics)
+        });
+        tokens.await?
+    }
+
+    /// Of `windows` the first `raw` are of the text as it was written: only these say what kind of text it is, as a
+    /// row of signs that is spelled out looks like a sentence.
+    fn combine(&self, windows: &[TextOutput], raw: usize) -> Opinion {
+        let mut harm = [0.0; 5];
+        for window in windows {
+            for (highest, p) in harm.iter_mut().zip(window.harm) {
+                // What is not a number stays, and counts as found.
+                if p > *highest || p.is_nan() {
+                    *highest = p;
+                }
+            }
+        }
+        // One ordinary window makes the whole text expressible.
+        let plainest = windows
+            .iter()
+            .take(raw)
+            .map(|window| window.expressibility)
+            .max_by(|a, b| a[0].total_cmp(&b[0]))
+            .unwrap_or([1.0, 0.0, 0.0, 0.0, 0.0]);
+        Opinion {
+            harm,
+            expressibility: Expressibility::decide(plainest, self.special_threshold),
+            positive: windows.first().and_then(|window| window.positive),
+        }
+    }
+}
+
+fn encode(tokenizer: &WindowTokenizer, texts: &[String], metrics: &Metrics) -> Result<Vec<TextTokens>, ServiceError> {
+    let timer = metrics.tokenization_seconds.start_timer();
+    let tokens = texts.iter().map(|text| tokenizer.encode(text)).collect::<Result<_, _>>().map_err(|error| {
+        tracing::error!(%error, "a text could not be tokenised");
+        ServiceError::Internal
+    });
+    timer.observe_duration();
+    tokens
+}

@@ -1,0 +1,120 @@
+//! Text classifiers with company: one beside them, one for other languages.
+
+use std::time::Duration;
+
+use dichroic::{engine::batch::BUDGETS, service::ScoreCacheOptions};
+use serde_json::json;
+
+use crate::support::{Answer, GUARD_TEXT, MODERATIONS, Server, Setup};
+
+const NAMES: [&str; 3] = ["other", "second", "third"];
+
+fn server() -> Server {
+    Server::with(Setup { ensemble: true, ..Setup::default() })
+}
+
+async fn ask(server: &Server, text: &str) -> Answer {
+    server.post(GUARD_TEXT, &json!({"model": "beta-3-haiku", "text": text})).await
+}
+
+async fn hate(server: &Server, text: &str) -> f64 {
+    let answer = ask(server, text).await;
+    answer.assert_ok();
+    answer.json()["category_scores"]["hate"].as_f64().unwrap()
+}
+
+/// How many batches each of them has run.
+async fn batches(server: &Server) -> [u64; 3] {
+    let metrics = server.get("/metrics").await;
+    NAMES.map(|model| {
+        let name = format!("dichroic_batch_size_count{{component=\"text\",model=\"{model}\"}} ");
+        metrics.text().lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
+    })
+}
+
+#[tokio::test]
+async fn english_is_judged_by_the_mean_of_the_log_odds() {
+    let server = server();
+    for (scores, expected) in [
+        // Odds of 9 and 1, whose geometric mean is 3.
+        ("hate=0.9 second:hate=0.5", 0.75),
+        ("hate=0.5 second:hate=0.9", 0.75),
+        // One against one.
+        ("hate=0.2 second:hate=0.8", 0.5),
+        // No more than 9,999 to 1 counts, either way.
+        ("hate=1 second:hate=0", 0.5),
+        ("hate=0.9", 0.0291),
+        ("third:hate=0.9", 0.0001),
+    ] {
+        let found = hate(&server, &format!("I think that this is {scores}")).await;
+        assert!((found - expected).abs() < 1e-9, "{scores}: {found}");
+    }
+}
+
+#[tokio::test]
+async fn other_languages_are_judged_by_who_reads_them_also_in_one_request() {
+    let server = server();
+    let (english, german) = ("I think that this is", "Ich glaube, das hier ist wirklich gar nicht so gemeint gewesen");
+    let texts = [
+        format!("{german} third:hate=0.7 hate=0.1 second:hate=0.2"),
+        format!("{english} hate=0.9 second:hate=0.5"),
+        format!("{german} hate=0.9 second:hate=0.9"),
+        format!("{english} hate=1 second:hate=1"),
+        "私はこれを third:hate=0.6 だと思います".into(),
+    ];
+    let answer = server.post(MODERATIONS, &json!({"model": "beta-3-haiku", "input": texts})).await;
+    answer.assert_ok();
+    let answer = answer.json();
+    let found = [0, 1, 2, 3, 4].map(|place| &answer["results"][place]["category_scores"]["hate"]);
+    assert_eq!(found.map(ToString::to_string), ["0.7", "0.75", "0.0", "0.9999", "0.6"]);
+    assert_eq!(batches(&server).await, [1, 1, 1]);
+
+    // So long that another thread looks at it.
+    let long = format!("{} third:hate=0.7", "Das hier ist ein sehr langer Text, in dem nichts steht. ".repeat(100));
+    let answer = server.post(MODERATIONS, &json!({"model": "beta-3-haiku", "input": long})).await;
+    answer.assert_ok();
+    assert_eq!(answer.json()["results"][0]["category_scores"]["hate"], 0.7);
+}
+
+#[tokio::test]
+async fn without_one_of_them_there_is_no_answer() {
+    let server = server();
+    for text in
+        ["This is hate=0.9 and second:reader:fail", "This is hate=0.9 and reader:fail", "Das ist es third:reader:fail"]
+    {
+        ask(&server, text).await.assert_error(500, "internal_error");
+    }
+    // Who is not asked cannot fail.
+    hate(&server, "This is hate=0.9 and third:reader:fail").await;
+    let hurried = Server::with(Setup { ensemble: true, timeout: Duration::from_millis(100), ..Setup::default() });
+    let late = ask(&hurried, "This is for second:reader:slow").await;
+    assert_ne!(late.status, 200, "{}", late.text());
+}
+
+#[tokio::test]
+async fn who_has_not_worked_of_late_gets_a_canary() {
+    let server = server();
+    hate(&server, "I think that this is a quiet day").await;
+    assert_eq!(batches(&server).await, [1, 1, 0]);
+    server.get("/readyz").await.assert_ok();
+    assert_eq!(batches(&server).await, [1, 1, 1]);
+}
+
+#[tokio::test]
+async fn their_answer_is_remembered_as_one_and_each_is_measured() {
+    let cache = Some(ScoreCacheOptions { entries: 10, age: Duration::from_mins(1) });
+    let server = Server::with(Setup { ensemble: true, cache, ..Setup::default() });
+    for _ in 0..3 {
+        let found = hate(&server, "I think that this is hate=0.9 second:hate=0.5").await;
+        assert!((found - 0.75).abs() < 1e-9, "{found}");
+    }
+    assert_eq!(batches(&server).await, [1, 1, 0]);
+
+    server.services.calibrate().await;
+    let metrics = server.get("/metrics").await;
+    for model in NAMES {
+        let name = format!("dichroic_batch_tokens{{component=\"text\",model=\"{model}\"}} ");
+        let told = metrics.text().lines().find_map(|line| line.strip_prefix(&name)).unwrap();
+        assert!(BUDGETS.contains(&told.parse().unwrap()), "{told}");
+    }
+}
