@@ -30,7 +30,7 @@ use dichroic::{
 use futures_util::future::{join_all, try_join_all};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::time::sleep_until;
+use tokio::sync::Semaphore;
 
 use client::{Client, head_for};
 
@@ -319,6 +319,26 @@ fn classification(runtime: &Runtime, bundle: &Path, picture: &Path, batches: &[u
 }
 
 impl Load {
+    /// When each request is due, and a gate that lets it through then. A thread of its own sleeps until a due time to
+    /// some 0.1 ms, where tokio's timers count whole milliseconds, which the server's times must not include.
+    fn clock(&self, rate: f64, start: Instant) -> (Arc<Semaphore>, Arc<[Instant]>) {
+        let span = Duration::from_secs_f64(self.seconds);
+        #[expect(clippy::cast_precision_loss, reason = "a count of requests is far below 2^52")]
+        let due = |number: usize| Duration::from_secs_f64(number as f64 / rate);
+        let dues: Arc<[Instant]> = (0..).map(due).take_while(|due| *due < span).map(|due| start + due).collect();
+        let gate = Arc::new(Semaphore::new(0));
+        let (opened, times, connections) = (Arc::clone(&gate), Arc::clone(&dues), self.connections);
+        std::thread::spawn(move || {
+            for due in &*times {
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                opened.add_permits(1);
+            }
+            // For everybody to see that there are no more.
+            opened.add_permits(connections);
+        });
+        (gate, dues)
+    }
+
     async fn run(&self) -> Value {
         let text = std::fs::read_to_string(&self.bodies).unwrap();
         let bodies: Vec<&str> = text.lines().skip(self.skip).collect();
@@ -327,21 +347,20 @@ impl Load {
             try_join_all((0..self.connections).map(|_| Client::connect(&self.address))).await.unwrap();
         let start = Instant::now();
         let span = Duration::from_secs_f64(self.seconds);
+        let clock = self.rate.map(|rate| self.clock(rate, start));
         let lists = join_all(clients.into_iter().map(async |mut client| {
             let (mut latencies, mut refused) = (Vec::new(), 0_usize);
             while start.elapsed() < span {
+                if let Some((gate, _)) = &clock {
+                    gate.acquire().await.unwrap().forget();
+                }
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 let body = if self.repeat { bodies.get(number % bodies.len()) } else { bodies.get(number) };
                 let Some(body) = body else { break };
                 let mut sent = Instant::now();
-                if let Some(rate) = self.rate {
-                    #[expect(clippy::cast_precision_loss, reason = "a count of requests is far below 2^52")]
-                    let due = start + Duration::from_secs_f64(number as f64 / rate);
-                    if due >= start + span {
-                        break;
-                    }
+                if let Some((_, dues)) = &clock {
                     // A request that goes out late has waited: its time counts from when it was due.
-                    sleep_until(due.into()).await;
+                    let Some(&due) = dues.get(number) else { break };
                     sent = due;
                 }
                 let head = head_for(&self.path, &self.key, body.len());

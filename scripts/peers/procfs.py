@@ -3,6 +3,28 @@
 from __future__ import annotations
 
 
+# What decides how fast products of whole numbers are, by the flags that a processor has for it.
+EXTENSIONS = {
+    "flags": {"AVX2": {"avx2"}, "AVX-512": {"avx512f"}, "VNNI": {"avx512_vnni", "avx_vnni"}, "AMX": {"amx_int8"}},
+    "Features": {"dot products": {"asimddp"}, "I8MM": {"i8mm"}, "SVE": {"sve"}},
+}
+
+
+def processor(cpuinfo: str) -> str:
+    """Name and extensions of the first processor in /proc/cpuinfo."""
+    found: dict[str, str] = {}
+    for line in cpuinfo.splitlines():
+        key, colon, value = line.partition(":")
+        if colon:
+            found.setdefault(key.strip(), value.strip())
+    name = found.get("model name", "a processor without a name")
+    for key, kinds in EXTENSIONS.items():
+        if key in found:
+            has = set(found[key].split())
+            return f"{name} ({', '.join(kind if flags & has else f'no {kind}' for kind, flags in kinds.items())})"
+    return name
+
+
 def ticks(stat: str) -> int:
     """Processor time of a process in clock ticks, its own and the system's for it, from /proc/PID/stat."""
     # The name of the program stands in brackets and may hold anything.

@@ -61,20 +61,13 @@ def main() -> None:
 
 
 def about(threads: int) -> str:
-    cpu = next(
-        (
-            line
-            for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-            if line.startswith("model name")
-        ),
-        "",
-    )
+    from peers import procfs
+
+    cpu = procfs.processor(Path("/proc/cpuinfo").read_text(encoding="utf-8"))
     done = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    return (
-        f"Measured at commit {done.stdout.strip() or 'unknown'}: {cpu.partition(':')[2].strip()}, {threads} threads.\n"
-    )
+    return f"Measured at commit {done.stdout.strip() or 'unknown'}: {cpu}, {threads} threads.\n"
 
 
 # --- passes ------------------------------------------------------------------

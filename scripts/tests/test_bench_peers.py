@@ -348,6 +348,16 @@ def test_processor_time_is_that_of_the_process_and_of_the_system_for_it():
         pass
 
 
+def test_a_processor_is_told_with_what_decides_its_products():
+    one = "processor\t: 0\nmodel name\t: AMD EPYC\nflags\t\t: fpu sse2 avx2 {}\nbugs\t\t: spectre_v1\n"
+    assert procfs.processor(one.format("fma") * 2) == "AMD EPYC (AVX2, no AVX-512, no VNNI, no AMX)"
+    assert procfs.processor(one.format("avx512f avx512_vnni")) == "AMD EPYC (AVX2, AVX-512, VNNI, no AMX)"
+    assert procfs.processor(one.format("avx_vnni")) == "AMD EPYC (AVX2, no AVX-512, VNNI, no AMX)"
+    arm = "processor\t: 0\nFeatures\t: fp asimd asimddp\nCPU part\t: 0xd0c\n"
+    assert procfs.processor(arm) == "a processor without a name (dot products, no I8MM, no SVE)"
+    assert procfs.processor("") == "a processor without a name"
+
+
 def test_the_resident_set_is_read_in_mebibytes():
     assert procfs.resident("Name:\tx\nVmHWM:\t  4096 kB\nVmRSS:\t  3072 kB\nRssAnon:\t 1 kB\n") == 3.0
     assert procfs.resident(Path("/proc/self/status").read_text()) > 10

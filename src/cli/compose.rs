@@ -191,12 +191,15 @@ impl<'a> Composer<'a> {
 
     fn writer(&self, id: ModelId, bundle: &Arc<Bundle>) -> anyhow::Result<Writer> {
         let spec = bundle.manifest().generator.clone().context("the manifest has no generator part")?;
-        let generator = match spec.cache {
-            CacheForm::Shared => self.generator(id, bundle, Decoder::open)?,
-            CacheForm::Growing => self.generator(id, bundle, GrowingDecoder::open)?,
-        };
-        let tokenizer = PromptTokenizer::open(bundle)?;
-        Ok(Writer::new(tokenizer, generator, &spec, bundle.digest().to_owned())?)
+        // A tokenizer of a large vocabulary takes nearly as long as the graph, where a thread is free for it.
+        let (generator, tokenizer) = rayon::join(
+            || match spec.cache {
+                CacheForm::Shared => self.generator(id, bundle, Decoder::open),
+                CacheForm::Growing => self.generator(id, bundle, GrowingDecoder::open),
+            },
+            || PromptTokenizer::open(bundle),
+        );
+        Ok(Writer::new(tokenizer?, generator?, &spec, bundle.digest().to_owned())?)
     }
 
     fn generator<D: Decode>(

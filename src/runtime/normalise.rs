@@ -60,6 +60,15 @@ const GAPS: &str = " .-*_·•,/|~";
 /// The text without invisible signs and disguises.
 #[must_use]
 pub(crate) fn normalise(text: &str) -> String {
+    // Of ASCII nothing is folded: most texts are spared that.
+    let latin = if text.is_ascii() { Cow::Borrowed(text) } else { Cow::Owned(folded(text)) };
+    let words = |text: &str| map_runs(text, |c| !c.is_whitespace(), without_leet);
+    // Twice: the gaps of `s.h.!.t` show once its sign is a letter, the word in `k 1 l l` once its gaps are closed.
+    map_runs(&words(&with_gaps_closed(&words(&latin))), is_letter_or_mark, |word| with_repeats_cut(&in_one_case(word)))
+}
+
+/// The text without invisible signs and decoration, in plain letters where they pass for such.
+fn folded(text: &str) -> String {
     let visible: String = text.chars().filter(|&c| !is_invisible(c)).map(unboxed).collect();
     let mut folded = String::with_capacity(visible.len());
     for part in visible.split_inclusive(is_lone_jamo) {
@@ -69,10 +78,7 @@ pub(crate) fn normalise(text: &str) -> String {
         folded.push_str(&part[end..]);
     }
     let named = with_emoji_named(&folded);
-    let latin = without_decoration(&with_confusables_folded(&named));
-    let words = |text: &str| map_runs(text, |c| !c.is_whitespace(), without_leet);
-    // Twice: the gaps of `s.h.!.t` show once its sign is a letter, the word in `k 1 l l` once its gaps are closed.
-    map_runs(&words(&with_gaps_closed(&words(&latin))), is_letter_or_mark, |word| with_repeats_cut(&in_one_case(word)))
+    without_decoration(&with_confusables_folded(&named))
 }
 
 /// A word with a capital behind its first letter in small ones: `kIlL`, `KILL`. Some tokenizers tell them apart.
@@ -355,6 +361,17 @@ fn map_runs(text: &str, inside: impl Fn(char) -> bool, change: impl Fn(&str) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_ascii_nothing_is_folded() {
+        let every: String = (0..128_u8).map(char::from).collect();
+        assert_eq!(folded(&every), every);
+        // In any company: each sign beside each other one.
+        for first in 0..128_u8 {
+            let beside: String = (0..128_u8).flat_map(|second| [first, second, first]).map(char::from).collect();
+            assert_eq!(folded(&beside), beside);
+        }
+    }
 
     #[test]
     fn a_text_reads_as_it_did_in_training() {

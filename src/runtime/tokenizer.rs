@@ -104,7 +104,10 @@ impl PromptTokenizer {
     /// # Errors
     /// As [`Self::open`].
     pub fn read(path: &Path) -> Result<Self, RuntimeError> {
-        let mut plain = read(path, true)?;
+        let control = read(path, false)?;
+        // A copy, as reading it again would take several times as long.
+        let mut plain = control.clone();
+        plain.set_encode_special_tokens(true);
         // Exports leave some of theirs unmarked, such as "<tool_call>"; runs of spaces are no control tokens.
         let unmarked: Vec<AddedToken> = plain
             .get_added_tokens_decoder()
@@ -113,7 +116,7 @@ impl PromptTokenizer {
             .map(|token| AddedToken { special: true, ..token })
             .collect();
         plain.add_special_tokens(unmarked).map_err(|error| RuntimeError::Load(error.to_string()))?;
-        Ok(Self { control: read(path, false)?, plain })
+        Ok(Self { control, plain })
     }
 
     /// Compares the tokenizer with a generator of elsewhere that has `vocab` logits.

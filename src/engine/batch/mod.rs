@@ -310,6 +310,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn workers_share_what_waits() {
+        let bench = bench_of(16, 2, || Ok(()));
+        let first = blocked(&bench, 1).await;
+        let second = submit(&bench, vec![2], soon());
+        until(|| bench.started.load(Ordering::SeqCst) == 2).await;
+        let rest = queued(&bench, vec![3, 4, 5, 6], soon(), 4).await;
+        bench.permits.send(()).unwrap();
+        until(|| bench.started.load(Ordering::SeqCst) == 3).await;
+        assert_eq!(bench.batcher.waiting(), 2, "the other half is left to the other worker");
+        for _ in 0..4 {
+            bench.permits.send(()).unwrap();
+        }
+        assert_eq!((first.await.unwrap(), second.await.unwrap()), (Ok(vec![1]), Ok(vec![2])));
+        assert_eq!(rest.await.unwrap(), Ok(vec![3, 4, 5, 6]));
+    }
+
+    #[tokio::test]
     async fn a_full_queue_refuses_at_once() {
         let bench = bench(2);
         let first = blocked(&bench, 1).await;

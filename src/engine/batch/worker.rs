@@ -92,7 +92,7 @@ impl<F: Forward> Worker<F> {
             };
             let costs: Vec<usize> = queue.iter().map(|job| job.cost).collect();
             let policy = BatchPolicy { budget: self.tuning.budget(), ..self.policy };
-            match policy.decide(&costs, oldest, now) {
+            match policy.decide(&costs, self.able.load(Ordering::SeqCst), oldest, now) {
                 Gather::Wait(time) => held = held.wait(Some(time)),
                 Gather::Run(places) => {
                     let mut batch: Vec<_> = places.iter().rev().filter_map(|&place| queue.remove(place)).collect();
