@@ -53,7 +53,7 @@ fn app() -> App {
     let policy = BatchPolicy { budget: 512, items: 64, wait: Duration::from_micros(500) };
     let options = BatchOptions { capacity: 1024, workers: cores.min(2), policy };
     let batcher = Batcher::start("bench", options, &factory, &metrics.model("bench", "text")).unwrap();
-    let own = TextModel::new(tokenizer, batcher, &spec, Arc::clone(&metrics));
+    let own = TextModel::new("bench".to_owned(), tokenizer, batcher, &spec, Arc::clone(&metrics));
     let guardian = TextGuardian::new(Arc::new(own), Company::default(), digest);
     let models = Models { text: Some(Arc::new(guardian)), ..Models::default() };
     let services = ServiceOptions { timeout: Duration::from_secs(30), image_queue: 1, device: Device::Cpu };

@@ -8,8 +8,8 @@
 //! - [`engine`]: bounded queues, micro-batches, continuous batching, on threads of their own.
 //! - [`service`]: the use cases. [`http`]: their face. [`config`] and [`cli`]: how it all is put together.
 //!
-//! A moderation request passes `http` → `service::guardian_text` → `engine::batch` → `runtime::classifier` and back
-//! to `domain::Threshold`. A generation request passes `http` → `service::prism` → `engine::generate` →
+//! A moderation request passes `http` → `service::guardian_text` → `service::text_model` → `engine::batch` →
+//! `runtime::classifier` and back to `domain::Threshold`. A generation request passes `http` → `service::prism` → `engine::generate` →
 //! `runtime::decoder`, and what comes back is checked by the same text classifier.
 
 pub mod access;

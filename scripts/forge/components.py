@@ -255,7 +255,10 @@ class Catalogue:
         folder = self._places.models
         elsewhere = [recipe["elsewhere"]] if "elsewhere" in recipe else []
         names = list(dict.fromkeys([*recipe.get("ensemble", []), *elsewhere]))
-        if any(other == owner or other not in self.models or "recipe" not in self._recipes(other).get(name, {}) for other in names):
+        def builds(other: str) -> bool:
+            return other != owner and other in self.models and "recipe" in self._recipes(other).get(name, {})
+
+        if not all(map(builds, names)):
             raise SetupError(
                 f"The {name} component of models/{owner}/model.json has company that no other model builds: correct it."
             )
@@ -283,10 +286,12 @@ def install(component: Component, progress: Progress, force: bool = False) -> No
     started = time.monotonic()
     how = "up to date"
     if force:
+        parts = (component, component.alone(), *component.others)
         # What is needed to build anew must be there before the kept build goes.
-        component.located()
-        remove(component.kept())
-        remove(component.alone().kept())
+        for part in parts:
+            part.located()
+        for part in parts:
+            remove(part.kept())
     if force or not component.is_current():
         how = "from the cache"
         if not component.is_kept():
@@ -381,9 +386,12 @@ def _forget(component: Component, before: Any) -> None:
         return
     replaced = {path.stat().st_ino for path in folder.rglob("*.onnx")}
     remove(folder)
-    # Also what it was put together from, unless something else stands on it.
+    # Also the networks that it was put together from, unless something else stands on them.
+    needed = {component.alone().fingerprint, *(other.fingerprint for other in component.others)}
     names = Counter(path.stat().st_ino for path in built.rglob("*.onnx"))
     for part in filter(Path.is_dir, list(built.iterdir())):
+        if part.name in needed or any(map(Path.is_dir, part.iterdir())):
+            continue
         files = [path.stat() for path in part.rglob("*.onnx")]
         if any(file.st_ino in replaced for file in files) and not _is_placed(part):
             if all(file.st_nlink == names[file.st_ino] for file in files):

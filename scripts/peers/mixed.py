@@ -25,7 +25,7 @@ REPLY_EVERY, PICTURE_EVERY = 100, 25
 # Sentences of a text, in turn: short ones are the rule, and the longest fill a model's window.
 LENGTHS = (1, 1, 1, 2, 1, 3, 1, 5)
 CLIENTS = 8
-ANSWER_SECONDS = 60
+ANSWER_SECONDS = 120
 PATHS = {"text": "/v1/guardians/text", "picture": "/v1/guardians/image", "reply": "/v1/sunshines/text"}
 
 

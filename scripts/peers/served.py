@@ -13,4 +13,6 @@ def settings(folder: Path, models: Sequence[str], threads: int) -> dict[str, str
         "DICHROIC_MODELS": ",".join(models),
         "DICHROIC_THREADS": str(threads),
         "DICHROIC_MODERATION_CACHE": "false",
+        # A reply of the largest model, among requests of every kind, can take longer than the default on two cores.
+        "DICHROIC_REQUEST_TIMEOUT_MS": "110000",
     }

@@ -107,6 +107,9 @@ def checkout(tmp_path: Path) -> Iterator[Path]:
     (component / "manifest.json").write_text("{}", encoding="utf-8")
     (component / ".checked.json").write_text("{}", encoding="utf-8")
     (component / "model.onnx").symlink_to(ROOT / "LICENSE")
+    (component / "gamma-1.5-flash").mkdir()
+    for name in ("manifest.json", "model.onnx"):
+        (component / "gamma-1.5-flash" / name).write_text("of what judges beside it", encoding="utf-8")
     for name in ("README.md", "NOTICE", "ITS_TERMS_OF_USE.txt"):
         (folder / "models/beta-3-haiku" / name).write_text(name, encoding="utf-8")
     (folder / "models/gamma-1.5-flash").mkdir()
@@ -148,6 +151,8 @@ def test_the_root_holds_each_library_that_is_asked_for_and_the_models_alone(chec
     assert files == [
         "beta-3-haiku/ITS_TERMS_OF_USE.txt",
         "beta-3-haiku/NOTICE",
+        "beta-3-haiku/build/text/gamma-1.5-flash/manifest.json",
+        "beta-3-haiku/build/text/gamma-1.5-flash/model.onnx",
         "beta-3-haiku/build/text/manifest.json",
         "beta-3-haiku/build/text/model.onnx",
     ]

@@ -414,6 +414,36 @@ def test_a_calibration_of_other_categories_is_refused(noise, delta, tmp_path):
         encoder.part(recipe, tmp_path)
 
 
+def test_an_ensemble_is_refused_once_a_member_has_changed(tmp_path):
+    recipes = {}
+    for name in ("own", "other"):
+        (tmp_path / name).mkdir()
+        recipes[name] = {"delta": "text.safetensors", "calibration": "text.json"}
+        (tmp_path / name / "text.safetensors").write_bytes(name.encode())
+        (tmp_path / name / "text.json").write_text(json.dumps({"calibration": [1, 2]}), encoding="utf-8")
+        (tmp_path / name / "model.json").write_text(json.dumps({"components": {"text": recipes[name]}}), encoding="utf-8")
+    own, other = tmp_path / "own", tmp_path / "other"
+    place = {"point": 0.5, "below": 1.0, "above": 2.0}
+    together = {"members": {"other": encoder.trained(other)}, "calibration": [place] * 5}
+    (own / "text.json").write_text(json.dumps({"calibration": [1, 2], "ensemble": together}), encoding="utf-8")
+    recipe = {**recipes["own"], "ensemble": ["other"], "elsewhere": "other"}
+    found = encoder.company(recipe, own)
+    assert found == {"elsewhere": "other", "ensemble": {"members": ["other"], "calibration": [place] * 5}}
+    assert encoder.company(recipes["own"], own) == {}
+
+    # What a member says together with others is nothing to this one.
+    (other / "text.json").write_text(json.dumps({"calibration": [1, 2], "ensemble": together}), encoding="utf-8")
+    assert encoder.company(recipe, own) == found
+    for path, changed in ((other / "text.safetensors", b"otter"), (other / "text.json", b'{"calibration": [1, 3]}')):
+        before = path.read_bytes()
+        path.write_bytes(changed)
+        with pytest.raises(ValueError, match="calibrated with other classifiers than other have now"):
+            encoder.company(recipe, own)
+        path.write_bytes(before)
+    with pytest.raises(ValueError, match="run scripts/train/text_ensemble.py"):
+        encoder.company({**recipe, "ensemble": ["other", "own"]}, own)
+
+
 # --- the published weights and the committed delta ---------------------------
 
 

@@ -326,6 +326,26 @@ def test_several_classifiers_say_the_mean_of_their_log_odds():
     assert together([np.array([1.0]), np.array([0.001]), np.array([0.001])])[0] < 0.5
 
 
+def test_an_ensemble_answers_as_the_server_s_does():
+    class Fixed:
+        def __init__(self, logit: float, kind: float) -> None:
+            self.logit, self.kind = logit, kind
+
+        def scores(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+            return np.full((len(texts), 5), self.logit), np.full((len(texts), 5), self.kind)
+
+    plain = [{"point": 0.0, "below": 1.0, "above": 1.0}] * 5
+    strict = [{"point": 1.0, "below": 2.0, "above": 1.0}] * 5
+    # Odds of 9 and of e⁻⁴: each by its own calibration.
+    harm, special = text_scores.Ensemble([(Fixed(np.log(9), 1.0), plain), (Fixed(-1.0, 2.0), strict)]).scores(["a", "b"])
+    assert harm == pytest.approx(np.full((2, 5), (np.log(9) - 4) / 2))
+    assert (special == 1.0).all(), "the first says what kind of text it is"
+    # As in the test of `together` in src/runtime/classifier.rs: odds of 9, 1 and 1/81.
+    said = [np.full((1, 5), p) for p in (0.9, 0.5, 1 / 82)]
+    odds = (9 / 81) ** (1 / 3)
+    assert text_scores.probabilities(text_scores.mean_odds(said), plain) == pytest.approx(np.full((1, 5), odds / (1 + odds)))
+
+
 def test_teachers_judge_english_training_texts_that_nobody_read_whole(data: Path):
     rows = text_data.load(data, data / "authored")
     asked = [row for row in rows if text_teach.is_asked(row, 1.0)]

@@ -22,6 +22,9 @@ import text_calibrate  # noqa: E402
 import text_card  # noqa: E402
 import text_data  # noqa: E402
 from forge import encoder  # noqa: E402
+from forge.components import Catalogue  # noqa: E402
+from forge.fetch import Sources  # noqa: E402
+from forge.places import Places  # noqa: E402
 from text_scores import Classifier, Ensemble, built  # noqa: E402
 
 
@@ -36,6 +39,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
 
+    places = Places.here()
     recipe = json.loads((args.model / "model.json").read_text(encoding="utf-8"))["components"]["text"]
     folders = {member: args.model.parent / member for member in recipe["ensemble"]}
     path, kind = args.model / recipe["calibration"], encoder.BACKBONES[recipe["backbone"]]
@@ -44,20 +48,24 @@ def main() -> None:
     base = encoder.load_base(args.base / kind.weights, recipe.get("layers"))
     graph = encoder.graph(encoder.merge(base, load_file(args.model / recipe["delta"])), kind)
     own = Classifier(graph, kind.special_ids, text_data.plain_tokenizer(kind, args.base), args.threads)
+    for member in folders:
+        component = next(c for c in Catalogue(places, Sources(places)).components([member]) if c.name == "text")
+        if not component.is_current():
+            sys.exit(f"{member}/text is not built as its recipe says: run scripts/build_models --only {member}/text first.")
     others = [built(folder / "build" / "text", args.threads) for folder in folders.values()]
     model = Ensemble([(own, settings["calibration"]), *others])
 
     rows = [row for row in text_data.load(args.data) if text_data.is_english(row)]
     validation, calibration, scraps = text_calibrate.slices(rows, args.share)
     harm, _ = model.scores([row.text for row in calibration])
-    places = text_calibrate.calibrate(calibration, harm, ())
+    points = text_calibrate.calibrate(calibration, harm, ())
     trained = {member: encoder.trained(folder) for member, folder in folders.items()}
-    settings["ensemble"] = {"members": trained, "calibration": places}
+    settings["ensemble"] = {"members": trained, "calibration": points}
     text_data.write(path, lambda p: p.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8"))
-    print("calibrated", places, flush=True)
+    print("calibrated", points, flush=True)
 
     harm, _ = model.scores([row.text for row in validation])
-    card = text_card.report(model, places, rows, validation, harm, scraps, (), args.disguised)
+    card = text_card.report(model, points, rows, validation, harm, scraps, (), args.disguised)
     text_data.write(args.card, lambda p: p.write_text("\n".join(card) + "\n", encoding="utf-8"))
 
 

@@ -91,6 +91,15 @@ fn key(component: ComponentName, bundle: &Bundle) -> &str {
     if component == ComponentName::Text { bundle.network() } else { bundle.digest() }
 }
 
+/// A model that is loaded once.
+struct Distinct<'r> {
+    /// What logs and metrics call it: the identifier, and before it whose company it is where that has another network.
+    name: String,
+    id: ModelId,
+    component: ComponentName,
+    bundle: &'r Arc<Bundle>,
+}
+
 /// A running model, for every identifier that stands on it.
 enum Loaded {
     Writer(Arc<Writer>),
@@ -153,26 +162,33 @@ impl<'a> Composer<'a> {
 
     /// Every model of the registry once, by component and digest.
     fn loaded<'r>(&self, registry: &'r Registry) -> anyhow::Result<BTreeMap<(ComponentName, &'r str), Loaded>> {
-        let mut seen = BTreeSet::new();
+        let (mut seen, mut taken) = (BTreeSet::new(), BTreeSet::new());
+        let mut distinct = Vec::new();
+        let own = registry.iter().map(|(id, component, bundle)| (id, None, component, bundle));
         // Company last, so that a network which an identifier here stands on is known by that identifier.
-        let company = registry.iter().flat_map(|(_, component, bundle)| {
-            bundle.company().iter().map(move |(id, bundle)| (*id, component, bundle))
+        let company = registry.iter().flat_map(|(owner, component, bundle)| {
+            bundle.company().iter().map(move |(id, bundle)| (*id, Some(owner), component, bundle))
         });
-        let mut distinct: Vec<_> = registry
-            .iter()
-            .chain(company)
-            .filter(|(_, component, bundle)| seen.insert((*component, key(*component, bundle))))
-            .collect();
+        for (id, owner, component, bundle) in own.chain(company) {
+            if seen.insert((component, key(component, bundle))) {
+                // Another network than the one that has its identifier here.
+                let foreign = owner.filter(|_| taken.contains(&(component, id)));
+                taken.insert((component, id));
+                let name = foreign.map_or_else(|| id.to_string(), |owner| format!("{owner}/{id}"));
+                distinct.push(Distinct { name, id, component, bundle });
+            }
+        }
         // One thread loads the largest from the beginning to the end, while others load the rest.
-        distinct.sort_by_key(|(_, _, bundle)| Reverse(bundle.manifest().bytes()));
+        distinct.sort_by_key(|model| Reverse(model.bundle.manifest().alone().bytes()));
         // A bridge, because it hands out what is next in this order; other parallel iterators begin in several places.
         let mut loaded: Vec<_> = distinct
             .into_iter()
             .par_bridge()
-            .map(|(id, component, bundle)| {
-                let model = self.load(id, component, bundle);
-                let model = model.with_context(|| format!("cannot load the {component} model of {id}"));
-                (id, component, key(component, bundle), model)
+            .map(|model| {
+                let Distinct { name, id, component, bundle } = &model;
+                let loaded = self.load(&model);
+                let loaded = loaded.with_context(|| format!("cannot load the {component} model of {name}"));
+                (*id, *component, key(*component, bundle), loaded)
             })
             .collect();
         // Of several that fail, the first in the order of the registry is told.
@@ -180,10 +196,11 @@ impl<'a> Composer<'a> {
         loaded.into_iter().map(|(_, component, key, model)| Ok(((component, key), model?))).collect()
     }
 
-    fn load(&self, id: ModelId, component: ComponentName, bundle: &Arc<Bundle>) -> anyhow::Result<Loaded> {
+    fn load(&self, model: &Distinct<'_>) -> anyhow::Result<Loaded> {
+        let &Distinct { ref name, id, component, bundle } = model;
         Ok(match component {
             ComponentName::Generator => Loaded::Writer(Arc::new(self.writer(id, bundle)?)),
-            ComponentName::Text => Loaded::Text(Arc::new(self.text(id, bundle)?)),
+            ComponentName::Text => Loaded::Text(Arc::new(self.text(name, bundle)?)),
             ComponentName::Image => Loaded::Image(Arc::new(self.image(id, bundle)?)),
             ComponentName::Ocr => Loaded::Reader(Arc::new(self.reader(id, bundle)?)),
         })
@@ -251,7 +268,7 @@ impl<'a> Composer<'a> {
         Ok(guardian.with_cache(cache.context("the system gives no random bytes")?))
     }
 
-    fn text(&self, id: ModelId, bundle: &Arc<Bundle>) -> anyhow::Result<TextModel> {
+    fn text(&self, name: &str, bundle: &Arc<Bundle>) -> anyhow::Result<TextModel> {
         let spec = bundle.manifest().text_classifier.as_ref().context("the manifest has no text_classifier part")?;
         let factory: Factory<TextClassifier> = {
             let (runtime, bundle) = (self.runtime.clone(), Arc::clone(bundle));
@@ -268,12 +285,12 @@ impl<'a> Composer<'a> {
             workers: self.config.threads.get().min(TextClassifier::WORKERS),
             policy: BatchPolicy { budget: budget.unwrap_or(UNMEASURED_TOKENS), items, wait: self.config.batch_wait },
         };
-        let metrics = self.metrics.model(id.as_str(), "text");
+        let metrics = self.metrics.model(name, "text");
         if let Some(tokens) = budget {
             metrics.batch_tokens.set(tokens.try_into().unwrap_or(i64::MAX));
         }
-        let batcher = Batcher::start(&format!("{id}-text"), options, &factory, &metrics)?;
-        Ok(TextModel::new(WindowTokenizer::open(bundle)?, batcher, spec, Arc::clone(&self.metrics)))
+        let batcher = Batcher::start(&format!("{name}-text"), options, &factory, &metrics)?;
+        Ok(TextModel::new(name.to_owned(), WindowTokenizer::open(bundle)?, batcher, spec, Arc::clone(&self.metrics)))
     }
 
     fn image(&self, id: ModelId, bundle: &Arc<Bundle>) -> anyhow::Result<ImageGuardian> {

@@ -103,7 +103,8 @@ fn list(models: &Path, json: bool) -> anyhow::Result<ExitCode> {
                     model: manifest.name.clone(),
                     licence: manifest.licence.clone(),
                     source: manifest.source.clone(),
-                    bytes: manifest.bytes(),
+                    // Without its company, which other identifiers have too.
+                    bytes: manifest.alone().bytes(),
                     manifest_sha256: model.digest().to_owned(),
                 });
             }

@@ -306,7 +306,7 @@ pub struct ServeFlags {
     /// scores: true or false [default: true] [env: DICHROIC_MODERATION_CACHE]
     #[arg(long, value_name = "BOOL", hide_possible_values = true)]
     pub moderation_cache: Option<bool>,
-    /// Texts whose scores each text classifier keeps [default: 10000] [env: DICHROIC_MODERATION_CACHE_ENTRIES]
+    /// Texts whose scores are kept for each identifier [default: 10000] [env: DICHROIC_MODERATION_CACHE_ENTRIES]
     #[arg(long, value_name = "N")]
     pub moderation_cache_entries: Option<u64>,
     /// How long scores are kept, in seconds [default: 60] [env: DICHROIC_MODERATION_CACHE_SECONDS]

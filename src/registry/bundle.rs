@@ -22,7 +22,7 @@ use std::{
 use sha2::{Digest, Sha256};
 
 use super::{
-    manifest::{self, CacheForm, Kind, Manifest, ManifestFile},
+    manifest::{self, CacheForm, EnsembleSpec, Kind, Languages, Manifest, ManifestFile},
     progress::{Hashing, Progress, Unwatched},
 };
 use crate::domain::{Category, Expressibility, ModelId};
@@ -308,8 +308,10 @@ fn check_content(manifest: &Manifest) -> Result<(), String> {
             {
                 return Err("a calibration slope is not positive".into());
             }
-            if spec.ensemble.as_ref().is_some_and(|ensemble| ensemble.members.is_empty()) {
-                return Err("its ensemble has no members".into());
+            if let Some(EnsembleSpec { members, .. }) = &spec.ensemble
+                && (members.is_empty() || members.iter().collect::<BTreeSet<_>>().len() < members.len())
+            {
+                return Err("its ensemble has no members, or one twice".into());
             }
             if spec.elsewhere.is_some() && spec.languages.is_any() {
                 return Err("another judges what it does not read, and it reads everything".into());
@@ -343,6 +345,11 @@ fn check_company(manifest: &Manifest, id: ModelId, other: &Unverified) -> Result
     let Unverified { manifest: theirs, digest, .. } = other;
     if theirs.kind != Kind::TextClassifier || !theirs.company().is_empty() {
         return Err("what judges beside or instead of another must be a text classifier without company".into());
+    }
+    let reads = theirs.text_classifier.as_ref().map(|spec| spec.languages);
+    let elsewhere = manifest.text_classifier.as_ref().and_then(|spec| spec.elsewhere);
+    if elsewhere == Some(id) && reads != Some(Languages::Any) {
+        return Err("what judges other languages reads English alone".into());
     }
     let own = theirs.files.iter().map(|file| (file.path.as_str(), &file.sha256));
     for (name, sha256) in own.chain([(MANIFEST, digest)]) {
@@ -557,11 +564,25 @@ mod tests {
         assert!(refused().contains("slope is not positive"), "{}", refused());
         write(ensemble(&[], 1.0), &[]);
         assert!(refused().contains("no members"), "{}", refused());
+        write(ensemble(&["alpha-4o-mini"; 2], 1.0), &names);
+        assert!(refused().contains("one twice"), "{}", refused());
         write(serde_json::json!({"elsewhere": "alpha-4o-mini"}), &names);
         assert!(refused().contains("it reads everything"), "{}", refused());
         // A folder of nobody that is named is never followed.
         write(ensemble(&["beta-3-haiku"], 1.0), &names);
         assert!(refused().contains("leaves the folder"), "{}", refused());
+
+        for path in ["alpha-4o-mini/../model.onnx", "alpha-4o-mini/a/b", "../alpha-4o-mini/x"] {
+            write(ensemble(&["alpha-4o-mini"], 1.0), &names);
+            let listed = std::fs::read_to_string(own.join(MANIFEST)).unwrap();
+            std::fs::write(own.join(MANIFEST), listed.replace("alpha-4o-mini/model.onnx", path)).unwrap();
+            assert!(refused().contains("leaves the folder"), "{}", refused());
+        }
+        let readable = std::fs::read_to_string(other.join(MANIFEST)).unwrap();
+        let reads_english = readable.replacen("\"window\"", "\"languages\": \"english\", \"window\"", 1);
+        std::fs::write(other.join(MANIFEST), reads_english).unwrap();
+        write(serde_json::json!({"languages": "english", "elsewhere": "alpha-4o-mini"}), &names);
+        assert!(refused().contains("reads English alone"), "{}", refused());
 
         // Company of company would not be asked.
         write(ensemble(&["alpha-4o-mini"], 1.0), &names);

@@ -53,7 +53,9 @@ impl Manifest {
     /// The identifiers whose classifiers judge beside or instead of this one. Each is a whole bundle, its manifest too, in
     /// a folder of the identifier's name.
     pub fn company(&self) -> Vec<ModelId> {
-        let Some(spec) = &self.text_classifier else { return Vec::new() };
+        let Some(spec) = self.text_classifier.as_ref().filter(|_| self.kind == Kind::TextClassifier) else {
+            return Vec::new();
+        };
         let mut company = spec.ensemble.as_ref().map_or_else(Vec::new, |ensemble| ensemble.members.clone());
         company.extend(spec.elsewhere.filter(|id| !company.contains(id)));
         company

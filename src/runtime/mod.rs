@@ -19,7 +19,7 @@ pub use classifier::{TextClassifier, TextOutput, TextTokens, Window, together};
 pub use decoder::Decoder;
 pub use graph::GeneratorGraph;
 pub use growing::GrowingDecoder;
-pub(crate) use normalise::normalise;
+pub(crate) use normalise::{is_emoji, normalise};
 pub use ocr::{LineOrientation, LinePixels, LineRecogniser, PagePixels, Reading, TextDetector, TextMap};
 pub use session::Runtime;
 pub use tokenizer::{PromptTokenizer, WindowTokenizer, ends};

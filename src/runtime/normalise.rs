@@ -106,7 +106,7 @@ fn is_lone_jamo(c: char) -> bool {
     ('\u{3131}'..='\u{318e}').contains(&c)
 }
 
-fn is_emoji(c: char) -> bool {
+pub(crate) fn is_emoji(c: char) -> bool {
     matches!(c, '\u{2600}'..='\u{27bf}' | '\u{2b00}'..='\u{2bff}' | '\u{1f000}'..='\u{1faff}')
 }
 

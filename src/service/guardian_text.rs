@@ -1,4 +1,7 @@
 //! Text moderation: which classifiers judge a text, and what they say together.
+//!
+//! Owns that choice and the answers that are remembered. Refuses what its classifiers refuse: without one of them that was
+//! asked there is no answer. Runs on the async threads; the language of long texts is told on the rayon pool.
 
 use std::{
     iter,
@@ -157,7 +160,12 @@ impl TextGuardian {
         } else if texts.iter().map(String::len).sum::<usize>() <= INLINE_BYTES {
             Ok(look(texts))
         } else {
-            on_pool(Task::Text, self.own.metrics(), move || look(texts)).await
+            let permit = self.own.leave_for_long()?;
+            let told = on_pool(Task::Text, self.own.metrics(), move || {
+                let _permit = permit;
+                look(texts)
+            });
+            told.await
         }
     }
 
@@ -165,7 +173,9 @@ impl TextGuardian {
     fn bench(&self, english: bool) -> Bench {
         if self.company.elsewhere.is_some() && !self.own.reads(english) {
             Bench::Elsewhere
-        } else if !self.beside().is_empty() && self.beside().iter().all(|model| model.reads(english)) {
+        } else if !self.beside().is_empty()
+            && iter::once(&self.own).chain(self.beside()).all(|model| model.reads(english))
+        {
             Bench::Together
         } else {
             Bench::Own

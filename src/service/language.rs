@@ -2,7 +2,10 @@
 
 use whichlang::{Lang, detect_language};
 
-use crate::{domain::Language, runtime::normalise};
+use crate::{
+    domain::Language,
+    runtime::{is_emoji, normalise},
+};
 
 /// Characters from which two texts that read as unlike languages count as such: shorter ones are often mistaken.
 const TELLING: usize = 24;
@@ -22,9 +25,10 @@ pub(super) fn of(text: &str) -> Language {
 }
 
 /// Whether a text is in English as far as anyone can tell: signs and figures alone are in every language. Disguises are
-/// taken off before, as a word in them is one of no language.
+/// taken off before, as a word in them is one of no language; emoji are not named, as their names are English.
 pub(super) fn is_english(text: &str) -> bool {
-    detected(&normalise(text)).is_none_or(|language| language == Lang::Eng)
+    let bare: String = text.chars().filter(|&c| !is_emoji(c)).collect();
+    detected(&normalise(&bare)).is_none_or(|language| language == Lang::Eng)
 }
 
 /// Whether an answer is surely in another language than its text.
@@ -78,6 +82,8 @@ mod tests {
             ["te voy a matar", "ich bring dich um", "je vais te tuer", "殺してやる", "죽여버릴거야", "我要杀了你"]
         {
             assert!(!is_english(text), "{text}");
+            let adorned = format!("{text} 🔪🔪😀👍🔥");
+            assert!(!is_english(&adorned), "{adorned}");
         }
     }
 

@@ -237,16 +237,17 @@ impl Services {
     /// of the size that suits this machine.
     pub async fn calibrate(&self) {
         let mut seen: Vec<&Arc<TextModel>> = Vec::new();
-        for (id, guardian) in self.guardians() {
+        for guardian in self.guardians() {
             for model in guardian.models() {
+                let name = model.name();
                 if seen.iter().any(|other| Arc::ptr_eq(other, model)) {
                     continue;
                 }
                 seen.push(model);
                 if let Some(found) = model.calibrate().await {
-                    tracing::info!(%id, tokens = found.budget, measured = %found, "batch size chosen");
+                    tracing::info!(name, tokens = found.budget, measured = %found, "batch size chosen");
                 } else {
-                    tracing::warn!(%id, "the batch size could not be measured and stays as it is");
+                    tracing::warn!(name, "the batch size could not be measured and stays as it is");
                 }
             }
         }
@@ -254,13 +255,13 @@ impl Services {
 
     /// Lets go of moderation scores that are too old to be given out again.
     pub fn forget_expired(&self) {
-        for (_, guardian) in self.guardians() {
+        for guardian in self.guardians() {
             guardian.forget_expired();
         }
     }
 
-    fn guardians(&self) -> impl Iterator<Item = (ModelId, &Arc<TextGuardian>)> {
-        self.models.iter().filter_map(|(&id, models)| Some((id, models.text.as_ref()?)))
+    fn guardians(&self) -> impl Iterator<Item = &Arc<TextGuardian>> {
+        self.models.values().filter_map(|models| models.text.as_ref())
     }
 
     fn models(&self, id: ModelId) -> &Models {

@@ -1,13 +1,14 @@
 //! One text classifier behind its batcher: a whole text in, what the network says of it out.
 //!
-//! Owns windows and how they are put together. What is answered to whom, and together with whom, is the guardian's.
+//! Owns windows and how they are put together. What is answered to whom, and together with whom, is the guardian's. Refuses
+//! more long texts than it can work on. Runs on the async threads; long texts are tokenised on the rayon pool.
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
 use super::{
     RETRY_AFTER, ServiceError, in_portions,
@@ -30,11 +31,14 @@ const LONG_TEXTS: usize = 32;
 
 /// A text classifier behind its batcher. Several guardians may stand on one.
 pub struct TextModel {
+    name: String,
     tokenizer: Arc<WindowTokenizer>,
     long_texts: Arc<Semaphore>,
     batcher: Batcher<Window, TextOutput>,
     languages: Languages,
     special_threshold: f32,
+    /// Held through a canary: several guardians may want one at once.
+    probing: Mutex<()>,
     metrics: Arc<Metrics>,
 }
 
@@ -49,22 +53,29 @@ pub(super) struct Opinion {
 }
 
 impl TextModel {
-    /// `tokenizer` and `batcher` are made from the bundle that `spec` is of.
+    /// `tokenizer` and `batcher` are made from the bundle that `spec` is of; `name` is that of its metrics.
     pub fn new(
+        name: String,
         tokenizer: WindowTokenizer,
         batcher: Batcher<Window, TextOutput>,
         spec: &TextClassifierSpec,
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
+            name,
             tokenizer: Arc::new(tokenizer),
             long_texts: Arc::new(Semaphore::new(LONG_TEXTS)),
             batcher,
             languages: spec.languages,
             // A model without that head takes every text for a statement, whatever the threshold.
             special_threshold: spec.expressibility.as_ref().map_or(1.0, |head| head.threshold),
+            probing: Mutex::default(),
             metrics,
         }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Whether it reads a text, given whether that is in English.
@@ -82,6 +93,7 @@ impl TextModel {
 
     /// Classifies a word, unless it has just worked: proof that the model answers.
     pub(super) async fn probe(&self, fresh: Duration, time: Duration) -> Result<(), ServiceError> {
+        let _one = self.probing.lock().await;
         if self.answered_within(fresh) {
             return Ok(());
         }
@@ -96,6 +108,9 @@ impl TextModel {
 
     /// What it says of several texts, their windows side by side.
     pub(super) async fn opinions(&self, texts: Vec<String>, deadline: Instant) -> Result<Vec<Opinion>, ServiceError> {
+        if texts.is_empty() {
+            return Ok(Vec::new());
+        }
         let mut windows = Vec::new();
         let mut counts = Vec::with_capacity(texts.len());
         for tokens in self.tokens(texts).await? {
@@ -114,13 +129,18 @@ impl TextModel {
             .collect()
     }
 
+    /// Leave to work on long texts.
+    pub(super) fn leave_for_long(&self) -> Result<OwnedSemaphorePermit, ServiceError> {
+        let permit = Arc::clone(&self.long_texts).try_acquire_owned();
+        permit.map_err(|_| ServiceError::Overloaded { retry_after: RETRY_AFTER })
+    }
+
     /// The tokens of each text.
     async fn tokens(&self, texts: Vec<String>) -> Result<Vec<TextTokens>, ServiceError> {
         if texts.iter().map(String::len).sum::<usize>() <= INLINE_BYTES {
             return encode(&self.tokenizer, &texts, &self.metrics);
         }
-        let permit = Arc::clone(&self.long_texts).try_acquire_owned();
-        let permit = permit.map_err(|_| ServiceError::Overloaded { retry_after: RETRY_AFTER })?;
+        let permit = self.leave_for_long()?;
         let (tokenizer, metrics) = (Arc::clone(&self.tokenizer), Arc::clone(&self.metrics));
         let tokens = on_pool(Task::Text, &self.metrics, move || {
             let _permit = permit;

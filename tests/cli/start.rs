@@ -50,12 +50,11 @@ fn every_model_is_loaded_and_answers_and_a_shared_one_for_each_of_its_identifier
 #[test]
 fn an_ensemble_answers_with_the_mean_of_its_members_and_a_damaged_member_stops_the_start() {
     let folder = tempfile::tempdir().unwrap();
-    let body = json!({"model": "delta-3.1", "text": "a text like any other"});
-    let hate = |server: &Server, id: &str| {
-        let mut body = body.clone();
-        body["model"] = id.into();
+    let says = |server: &Server, id: &str, text: &str| {
+        let body = json!({"model": id, "text": text});
         server.ask("/v1/guardians/text", &body)["category_scores"]["hate"].as_f64().unwrap()
     };
+    let hate = |server: &Server, id: &str| says(server, id, "this is a text like any other");
     // The same network with another operating point, as its own and beside the other.
     let alpha = install(folder.path(), "tiny-text", "alpha-4o-mini/build/text");
     let path = alpha.join("manifest.json");
@@ -71,6 +70,22 @@ fn an_ensemble_answers_with_the_mean_of_its_members_and_a_damaged_member_stops_t
         (hate(&server, "alpha-4o-mini"), hate(&server, "beta-3-haiku"), hate(&server, "delta-3.1"));
     assert!((odds(one) - odds(other)).abs() > 0.5, "{one} {other}");
     assert!((odds(both) - f64::midpoint(odds(one), odds(other))).abs() < 0.01, "{both} of {one} and {other}");
+    let german = "das hier ist ein Text wie jeder andere";
+    let [one, other, elsewhere] = ["alpha-4o-mini", "beta-3-haiku", "delta-3.1"].map(|id| says(&server, id, german));
+    assert!((one - other).abs() > 0.01 && (one - elsewhere).abs() < f64::EPSILON, "{elsewhere} of {one} and {other}");
+    drop(server);
+
+    // Where another model has its identifier, both run, and are told apart.
+    let replaced = folder.path().join("models/alpha-4o-mini/build/text/manifest.json");
+    let listed = fs::read_to_string(&replaced).unwrap().replace("\"point\":2.0", "\"point\":3.0");
+    fs::write(&replaced, listed).unwrap();
+    let server = Server::start(folder.path(), &[]);
+    assert!((hate(&server, "delta-3.1") - both).abs() < f64::EPSILON);
+    let metrics = server.get("/metrics");
+    for name in ["alpha-4o-mini", "beta-3-haiku", "delta-3.1/alpha-4o-mini"] {
+        let series = format!("dichroic_batch_size_count{{component=\"text\",model=\"{name}\"}}");
+        assert!(metrics.contains(&series), "no {series} in {metrics}");
+    }
     drop(server);
 
     // It needs nothing beside it.

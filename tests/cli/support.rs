@@ -57,12 +57,14 @@ pub(crate) fn install(folder: &Path, fixture: &str, place: &str) -> PathBuf {
     target
 }
 
-/// Puts the classifier in `member` beside that in `dir`, whose manifest then lists it under `id`.
+/// Puts the classifier in `member` beside that in `dir`, whose manifest then lists it under `id`; also for other languages.
 pub(crate) fn put_beside(dir: &Path, id: &str, member: &Path) {
     let even = serde_json::json!({"point": 0.0, "below": 1.0, "above": 1.0});
     let path = dir.join("manifest.json");
     let mut manifest: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     manifest["text_classifier"]["ensemble"] = serde_json::json!({"members": [id], "calibration": vec![even; 5]});
+    manifest["text_classifier"]["languages"] = "english".into();
+    manifest["text_classifier"]["elsewhere"] = id.into();
     fs::create_dir_all(dir.join(id)).unwrap();
     for entry in fs::read_dir(member).unwrap() {
         let name = format!("{id}/{}", entry.as_ref().unwrap().file_name().to_str().unwrap());

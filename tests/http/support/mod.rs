@@ -348,7 +348,7 @@ fn text_model(folder: &Path, queue: usize, name: &str, reader: Reader, metrics: 
     let batcher = Batcher::start("text", batching(queue), &factory, &metrics.model(name, "text")).unwrap();
     let mut spec = bundle.manifest().text_classifier.clone().unwrap();
     spec.languages = if name == "third" { Languages::Any } else { Languages::English };
-    TextModel::new(WindowTokenizer::open(&bundle).unwrap(), batcher, &spec, Arc::clone(metrics))
+    TextModel::new(name.to_owned(), WindowTokenizer::open(&bundle).unwrap(), batcher, &spec, Arc::clone(metrics))
 }
 
 fn image_guardian(setup: &Setup, metrics: &Arc<Metrics>) -> ImageGuardian {
