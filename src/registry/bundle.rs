@@ -1,7 +1,8 @@
 //! A bundle: the files of one built model, which exist as a [`Bundle`] only if every checksum matched.
 //!
 //! Reads and hashes files on the thread that starts the server; those of several bundles on further threads beside it,
-//! which end with the last file.
+//! which end with the last file. Long, because what a manifest may say is checked beside what its files must be: neither
+//! makes a bundle without the other.
 
 use std::{
     cmp::Reverse,
