@@ -255,6 +255,7 @@ class Catalogue:
         folder = self._places.models
         elsewhere = [recipe["elsewhere"]] if "elsewhere" in recipe else []
         names = list(dict.fromkeys([*recipe.get("ensemble", []), *elsewhere]))
+
         def builds(other: str) -> bool:
             return other != owner and other in self.models and "recipe" in self._recipes(other).get(name, {})
 
