@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--langs", nargs="*", default=["en"], help="languages to learn from")
     parser.add_argument("--most", type=int, default=10**6, help="lines of one language that a pass takes, of those with lines kept aside")
     parser.add_argument("--most-learned", type=int, default=10**6, help="as --most, of the lines written later")
-    parser.add_argument("--preferred", nargs="+", choices=generator_data.PREFERRED, help="learn from these files of ours alone; where they hold refused answers, to prefer the others to them")
+    parser.add_argument("--preferred", nargs="+", choices=(*generator_data.PREFERRED, "plain_languages"), help="learn from these files of ours alone, but for a tenth of each; where they hold refused answers, to prefer the others to them")
     parser.add_argument("--right-alone", action="store_true", help="with --preferred: learn the right answers without those that were refused")
     parser.add_argument("--firmness", type=float, default=0.1, help="where answers were refused: the weight of a nat's lead (beta)")
     parser.add_argument("--passes", type=float, default=2.0)
