@@ -75,8 +75,10 @@ pub(super) fn text_budget(config: &Config, device: Device) -> Option<usize> {
 /// Gives each identifier the text classifier of another one with the same writer: the head that tells the light of what
 /// is written belongs to the writer as much as to the classifier, and not every classifier has it.
 fn lend_light(models: &mut BTreeMap<ModelId, Models>) {
-    let lenders: Vec<_> =
-        models.values().filter_map(|models| Some((models.writer.clone()?, models.text.clone()?))).collect();
+    let lenders: Vec<_> = models
+        .values()
+        .filter_map(|models| Some((models.writer.clone()?, models.text.clone().filter(|text| text.tells_light())?)))
+        .collect();
     for borrower in models.values_mut() {
         let (Some(writer), Some(text)) = (&borrower.writer, &borrower.text) else { continue };
         borrower.light = lenders

@@ -21,6 +21,11 @@ impl UsageLimit {
         Self { per_minute, burst: if tenth == 0 { 1 } else { tenth } }
     }
 
+    /// Time in which so many requests are restored.
+    pub fn restores(self, requests: u32) -> Duration {
+        Duration::from_mins(1).checked_div(self.per_minute).unwrap_or_default() * requests
+    }
+
     /// Whether requests go uncounted.
     pub const fn is_unlimited(self) -> bool {
         self.per_minute == 0

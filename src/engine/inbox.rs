@@ -54,6 +54,18 @@ impl<T> Inbox<T> {
         Ok(())
     }
 
+    /// Queues all items, however many there are: what goes with something that was let in.
+    pub(super) fn add(&self, items: Vec<T>) -> Result<(), EngineError> {
+        let mut state = self.lock();
+        if state.closed {
+            return Err(EngineError::ShuttingDown);
+        }
+        state.queue.extend(items);
+        drop(state);
+        self.arrived.notify_all();
+        Ok(())
+    }
+
     pub(super) fn capacity(&self) -> usize {
         self.capacity
     }

@@ -83,7 +83,10 @@ fn limit_headers(decision: &LimitDecision) -> HeaderMap {
     let (UsageLimit { per_minute, .. }, remaining, reset) = match *decision {
         LimitDecision::Unlimited => return HeaderMap::new(),
         LimitDecision::Allowed { limit, remaining, reset } => (limit, remaining, reset),
-        LimitDecision::Refused { limit, retry_after } => (limit, 0, retry_after),
+        // After that one request may come, and all of them when the others are restored, too.
+        LimitDecision::Refused { limit, retry_after } => {
+            (limit, 0, retry_after + limit.restores(limit.burst.saturating_sub(1)))
+        }
     };
     let fields = [
         (POLICY, format!("\"key\";q={per_minute};w=60")),

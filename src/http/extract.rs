@@ -1,6 +1,6 @@
 //! Request bodies: what may come, how much of it, and how long it may take.
 //!
-//! Owns the checks of `Content-Type` and size, and the memory that bodies take while they arrive. Refuses a body as
+//! Owns the checks of `Content-Type` and size, and the memory that bodies, and the pictures in them, take. Refuses a body as
 //! soon as its limit is passed. Runs on the tokio threads; large bodies are parsed on the blocking pool.
 
 use std::{sync::Arc, time::Duration};
@@ -48,8 +48,12 @@ pub(super) trait Payload: Sized + Send + 'static {
     fn model(&self) -> ModelId;
 }
 
-/// Extracts a validated body. Holding one is proof that everything in it was checked.
-pub(super) struct Valid<T>(pub(super) T);
+/// Extracts a validated body. Holding one is proof that everything in it was checked. To be kept with it until it is
+/// answered: the room that its pictures take.
+pub(super) struct Valid<T>(pub(super) T, pub(super) Room);
+
+/// Memory that a request takes, given back when this is dropped.
+pub(super) struct Room(#[expect(dead_code, reason = "held, not looked at")] Option<OwnedSemaphorePermit>);
 
 impl<T: Payload> FromRequest<SharedState> for Valid<T> {
     type Rejection = ApiError;
@@ -66,20 +70,17 @@ impl<T: Payload> FromRequest<SharedState> for Valid<T> {
         };
         note.set_received(held.bytes.len());
         if let Err(error) = read {
-            if error != ApiError::IncompleteBody {
-                drain(&parts.headers, body).await;
+            if error != ApiError::IncompleteBody && (held.begun || !awaits_leave(&parts.headers)) {
+                drain(body).await;
             }
             return Err(error);
         }
-        let value = if held.bytes.len() <= INLINE_BYTES {
-            T::parse(&held.bytes)?
+        let (value, permits) = if held.bytes.len() <= INLINE_BYTES {
+            held.parsed()?
         } else {
             let span = tracing::Span::current();
-            let parse = move || {
-                // All of it: a caller who leaves must not give back room that the bytes still take.
-                let held = held;
-                span.in_scope(|| T::parse(&held.bytes))
-            };
+            // All of it: a caller who leaves must not give back room that the bytes still take.
+            let parse = move || span.in_scope(|| held.parsed());
             let parsed = tokio::task::spawn_blocking(parse).await;
             // What the panic said may quote the body; its place has been logged.
             parsed.map_err(|_| {
@@ -87,8 +88,9 @@ impl<T: Payload> FromRequest<SharedState> for Valid<T> {
                 ApiError::Internal
             })??
         };
+        let value: T = value;
         note.set_model(value.model());
-        Ok(Self(value))
+        Ok(Self(value, Room(permits)))
     }
 }
 
@@ -96,13 +98,20 @@ impl<T: Payload> FromRequest<SharedState> for Valid<T> {
 struct Held {
     bytes: Vec<u8>,
     max_bytes: usize,
+    /// Whether it was asked for: what was told to wait for leave has got it.
+    begun: bool,
     room: Arc<Semaphore>,
     permits: Option<OwnedSemaphorePermit>,
 }
 
 impl Held {
     fn new(max_bytes: usize, room: Arc<Semaphore>) -> Self {
-        Self { bytes: Vec::new(), max_bytes, room, permits: None }
+        Self { bytes: Vec::new(), max_bytes, begun: false, room, permits: None }
+    }
+
+    /// What the bytes say. They are dropped; the permits for them pass to what was made of them, which is no larger.
+    fn parsed<T: Payload>(self) -> Result<(T, Option<OwnedSemaphorePermit>), ApiError> {
+        T::parse(&self.bytes).map(|value| (value, self.permits))
     }
 
     async fn read(&mut self, body: &mut Body) -> Result<(), ApiError> {
@@ -111,6 +120,7 @@ impl Held {
             return Err(ApiError::BodyTooLarge);
         }
         self.bytes.reserve_exact(declared);
+        self.begun = true;
         while let Some(frame) = body.frame().await {
             let Ok(data) = frame.map_err(|_| ApiError::IncompleteBody)?.into_data() else { continue };
             let length = self.bytes.len() + data.len();
@@ -145,16 +155,20 @@ impl Held {
 /// Refuses a request whose body nobody has looked at.
 pub(super) async fn turn_away(request: Request, error: ApiError) -> ApiError {
     let (parts, body) = request.into_parts();
-    drain(&parts.headers, body).await;
+    if !awaits_leave(&parts.headers) {
+        drain(body).await;
+    }
     error
 }
 
+/// Whether the body is sent after `100 Continue` only, which goes out when it is first asked for.
+fn awaits_leave(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::EXPECT)
+}
+
 /// Reads and drops what is left of a refused request's body, within bounds: an answer sent while the client is still
-/// writing is lost to most clients. One that waits for `100 Continue` has not begun, and is not told to.
-async fn drain(headers: &HeaderMap, mut body: Body) {
-    if headers.contains_key(header::EXPECT) {
-        return;
-    }
+/// writing is lost to most clients.
+async fn drain(mut body: Body) {
     let mut left = DRAIN_BYTES;
     let reading = async {
         while let Some(Ok(frame)) = body.frame().await {

@@ -16,6 +16,7 @@ pub mod sequence;
 use std::{
     collections::BTreeMap,
     fmt,
+    io::ErrorKind,
     num::NonZeroUsize,
     path::{Path, PathBuf},
     sync::Arc,
@@ -100,8 +101,13 @@ fn installed_for(
 }
 
 fn read(dir: &Path, component: ComponentName) -> Result<Option<Unverified>, BundleError> {
-    if !dir.is_dir() {
-        return Ok(None);
+    match dir.metadata() {
+        Ok(found) if found.is_dir() => {}
+        // What may not be looked at is no more absent than it is sound.
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(BundleError::Unreadable { path: dir.to_owned(), cause: error });
+        }
+        _ => return Ok(None),
     }
     let found = Unverified::read(dir)?;
     if found.manifest().kind != component.kind() {

@@ -9,7 +9,7 @@
 //! A pass takes one row. Rows of one pass would have to be padded to one length, and whether padding leaves the answer
 //! alone is up to each graph: some count positions themselves. So a step costs as many passes as there are rows.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, iter, sync::Arc};
 
 use ort::{
     session::{Session, SessionInputValue},
@@ -155,7 +155,7 @@ impl Decode for GrowingDecoder {
     fn prefill(&mut self, row: usize, past: usize, tokens: &[u32]) -> Result<Vec<f32>, RuntimeError> {
         let mut done = past;
         let mut last = Vec::new();
-        for chunk in tokens.chunks(PREFILL_CHUNK) {
+        for chunk in chunks(tokens) {
             let logits = self.pass(row, done, chunk)?;
             last = logits.rchunks(self.spec.vocab).next().unwrap_or_default().to_vec();
             done += chunk.len();
@@ -186,7 +186,39 @@ impl Decode for GrowingDecoder {
     }
 }
 
+/// Pieces of at most [`PREFILL_CHUNK`] tokens, none of them a single one unless it is all there is: that would be a step,
+/// which rounds otherwise, and an answer would depend on how its prompt was cut.
+fn chunks(mut tokens: &[u32]) -> impl Iterator<Item = &[u32]> {
+    iter::from_fn(move || {
+        let left = tokens.len();
+        let length = if left <= PREFILL_CHUNK { left } else { PREFILL_CHUNK.min(left - 2) };
+        let (chunk, rest) = tokens.split_at_checked(length).filter(|(chunk, _)| !chunk.is_empty())?;
+        tokens = rest;
+        Some(chunk)
+    })
+}
+
 /// Lengths are bounded by the window of the manifest, far below the type's limit.
 fn int64(length: usize) -> i64 {
     i64::try_from(length).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_chunk_is_a_single_token_unless_it_is_all() {
+        for length in 0..=4 * PREFILL_CHUNK {
+            let tokens: Vec<u32> = (0..).take(length).collect();
+            let lengths: Vec<usize> = chunks(&tokens).map(<[u32]>::len).collect();
+            assert_eq!(chunks(&tokens).collect::<Vec<_>>().concat(), tokens);
+            let whole = length <= 1;
+            assert!(
+                lengths.iter().all(|&chunk| (2..=PREFILL_CHUNK).contains(&chunk) || whole),
+                "{length}: {lengths:?}"
+            );
+            assert_eq!(lengths.len(), length.div_ceil(PREFILL_CHUNK));
+        }
+    }
 }

@@ -185,14 +185,28 @@ impl PromptTokenizer {
         ids(&self.control, &prompt.prefix)
     }
 
+    /// The tokens of a text.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Inference`] when the tokenizer fails.
+    pub fn text(&self, text: &str) -> Result<Vec<u32>, RuntimeError> {
+        ids(&self.plain, text)
+    }
+
+    /// The tokens after the text.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Inference`] when the tokenizer fails.
+    pub fn suffix(&self, prompt: &TaskPrompt) -> Result<Vec<u32>, RuntimeError> {
+        ids(&self.control, &prompt.suffix)
+    }
+
     /// The tokens of the text and of what stands after it.
     ///
     /// # Errors
     /// [`RuntimeError::Inference`] when the tokenizer fails.
     pub fn body(&self, prompt: &TaskPrompt, text: &str) -> Result<Vec<u32>, RuntimeError> {
-        let mut tokens = ids(&self.plain, text)?;
-        tokens.extend(ids(&self.control, &prompt.suffix)?);
-        Ok(tokens)
+        Ok([self.text(text)?, self.suffix(prompt)?].concat())
     }
 
     /// The text of generated tokens, control tokens left out.
@@ -235,6 +249,11 @@ fn read(path: &Path, special_as_text: bool) -> Result<Tokenizer, RuntimeError> {
     tokenizer.with_padding(None);
     tokenizer.with_truncation(None).map_err(|error| load(&error))?;
     tokenizer.set_encode_special_tokens(special_as_text);
+    // The library remembers every piece of text that it has seen, for as long as it lives: a text must not outlive its
+    // request, here least of all.
+    let mut model = tokenizer.get_model().clone();
+    model.resize_cache(0);
+    tokenizer.with_model(model);
     Ok(tokenizer)
 }
 

@@ -9,11 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::future::{try_join_all, try_join3};
+use futures_util::future::{join_all, try_join_all, try_join3};
 
 use super::{
     ScoreCache, ServiceError, language,
     pool::{Task, on_pool},
+    readiness::gravest,
     text_model::{INLINE_BYTES, Opinion, TextModel},
 };
 use crate::{
@@ -69,6 +70,11 @@ impl TextGuardian {
         Self { cache: Some(cache), ..self }
     }
 
+    /// Whether it tells in which light a text is said.
+    pub fn tells_light(&self) -> bool {
+        self.own.tells_light()
+    }
+
     pub(super) fn digest(&self) -> &str {
         &self.digest
     }
@@ -88,7 +94,7 @@ impl TextGuardian {
 
     /// Has every model that has not worked within `fresh` classify a word, which a remembered answer would not prove.
     pub(super) async fn probe(&self, fresh: Duration, time: Duration) -> Result<(), ServiceError> {
-        try_join_all(self.models().map(|model| model.probe(fresh, time))).await.map(drop)
+        gravest(join_all(self.models().map(|model| model.probe(fresh, time))).await)
     }
 
     pub(super) fn forget_expired(&self) {

@@ -307,7 +307,8 @@ fn image_permit(places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Service
 /// nothing is too long for the queue, and a short request does not wait behind the whole of a long one.
 const PORTION: usize = 64;
 
-/// Runs all inputs, a portion at a time.
+/// Runs all inputs, a portion at a time. Only the first can be refused for want of room: of each request that was let in
+/// one portion at most waits beyond the queue's bound.
 async fn in_portions<I: Send + 'static, O: Send + 'static>(
     batcher: &Batcher<I, O>,
     inputs: Vec<I>,
@@ -318,7 +319,9 @@ async fn in_portions<I: Send + 'static, O: Send + 'static>(
     let mut inputs = inputs.into_iter();
     while inputs.len() > 0 {
         let next = inputs.by_ref().take(portion).collect();
-        outputs.extend(batcher.submit(next, deadline).await?);
+        let answers =
+            if outputs.is_empty() { batcher.submit(next, deadline).await } else { batcher.go_on(next, deadline).await };
+        outputs.extend(answers?);
     }
     Ok(outputs)
 }

@@ -23,6 +23,8 @@ const FRESH: Duration = Duration::from_secs(10);
 const BRIEF: Duration = Duration::from_secs(1);
 /// Time a canary may take: the first one of a generator computes its prompt prefixes.
 const PATIENCE: Duration = Duration::from_mins(1);
+/// How long ago a model whose queue is full must have worked to count as busy: no step and no batch takes so long.
+const BUSY: Duration = Duration::from_secs(30);
 /// Time after which it is not waited for any more. One that was taken up in time may run over, on a slow machine; a model
 /// that hangs must not keep the prober waiting, who is to hear of it.
 const LONGEST: Duration = Duration::from_mins(2);
@@ -84,7 +86,7 @@ impl Probe {
             metrics.ready.with_label_values(&[id.as_str(), part.component()]).set(i64::from(ready));
         };
         // Not until the answer: for one that never comes, the prober does not wait.
-        for &(id, part) in parts.iter().filter(|(_, part)| !part.answered_of_late()) {
+        for &(id, part) in parts.iter().filter(|(_, part)| !part.answered_within(FRESH)) {
             told(id, part, false);
         }
         let answers = join_all(distinct.iter().map(|part| part.answers())).await;
@@ -154,18 +156,18 @@ impl<'a> Part<'a> {
         }
     }
 
-    fn answered_of_late(self) -> bool {
+    fn answered_within(self, span: Duration) -> bool {
         match self {
-            Self::Generator(model) => model.answered_within(FRESH),
-            Self::Text(model) => model.answered_within(FRESH),
-            Self::Image(model) => model.answered_within(FRESH),
-            Self::Ocr(model) => model.answered_within(FRESH),
+            Self::Generator(model) => model.answered_within(span),
+            Self::Text(model) => model.answered_within(span),
+            Self::Image(model) => model.answered_within(span),
+            Self::Ocr(model) => model.answered_within(span),
         }
     }
 
     /// Whether it has answered of late, or does so now.
     async fn answers(self) -> bool {
-        if self.answered_of_late() {
+        if self.answered_within(FRESH) {
             return true;
         }
         let canary = async {
@@ -176,7 +178,23 @@ impl<'a> Part<'a> {
                 Self::Ocr(model) => model.probe(FRESH, PATIENCE).await,
             }
         };
-        // A full queue is work, not a fault.
-        matches!(timeout(LONGEST, canary).await, Ok(Ok(()) | Err(ServiceError::Overloaded { .. })))
+        match timeout(LONGEST, canary).await {
+            Ok(Ok(())) => true,
+            // A full queue is work, not a fault, as long as it moves.
+            Ok(Err(ServiceError::Overloaded { .. })) => self.answered_within(BUSY),
+            _ => false,
+        }
     }
+}
+
+/// Of what came of several canaries the gravest: that one queue is full says nothing of the other models.
+pub(super) fn gravest(outcomes: impl IntoIterator<Item = Result<(), ServiceError>>) -> Result<(), ServiceError> {
+    let mut refused = Ok(());
+    for outcome in outcomes {
+        match outcome {
+            Err(ServiceError::Overloaded { .. }) => refused = outcome,
+            other => other?,
+        }
+    }
+    refused
 }

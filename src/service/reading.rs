@@ -16,6 +16,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::{
     ServiceError, in_portions,
     pool::{Task, on_pool},
+    readiness::gravest,
 };
 use crate::{
     domain::reading,
@@ -136,22 +137,32 @@ impl TextReader {
         let deadline = Instant::now() + time;
         let ReaderStages { detector, orientation, recogniser } = &self.stages;
         let grey = |width: u32, height: u32| vec![128; width as usize * height as usize * 3];
-        if !detector.answered_within(span) {
-            let side = self.spec.detector.multiple;
-            let page = PagePixels { width: side as usize, height: side as usize, rgb: grey(side, side) };
-            detector.submit(vec![page], deadline).await?;
-        }
-        if !orientation.answered_within(span) {
-            let spec = self.spec.orientation;
-            let line = LinePixels { width: spec.width as usize, rgb: grey(spec.width, spec.height) };
-            orientation.submit(vec![line], deadline).await?;
-        }
-        if !recogniser.answered_within(span) {
-            let spec = self.spec.recogniser;
-            let line = LinePixels { width: spec.least_width as usize, rgb: grey(spec.least_width, spec.height) };
-            recogniser.submit(vec![line], deadline).await?;
-        }
-        Ok(())
+        let detected = async {
+            if !detector.answered_within(span) {
+                let side = self.spec.detector.multiple;
+                let page = PagePixels { width: side as usize, height: side as usize, rgb: grey(side, side) };
+                detector.submit(vec![page], deadline).await?;
+            }
+            Ok(())
+        };
+        let turned = async {
+            if !orientation.answered_within(span) {
+                let spec = self.spec.orientation;
+                let line = LinePixels { width: spec.width as usize, rgb: grey(spec.width, spec.height) };
+                orientation.submit(vec![line], deadline).await?;
+            }
+            Ok(())
+        };
+        let recognised = async {
+            if !recogniser.answered_within(span) {
+                let spec = self.spec.recogniser;
+                let line = LinePixels { width: spec.least_width as usize, rgb: grey(spec.least_width, spec.height) };
+                recogniser.submit(vec![line], deadline).await?;
+            }
+            Ok(())
+        };
+        // One after the other, whatever became of the one before: each is to prove itself.
+        gravest([detected.await, turned.await, recognised.await])
     }
 
     /// Reads a picture's file: one text for each frame that has any.

@@ -37,6 +37,8 @@ pub struct TextModel {
     batcher: Batcher<Window, TextOutput>,
     languages: Languages,
     special_threshold: f32,
+    /// Whether it has the head that tells the light of a text: a classifier with labels has none.
+    tells_light: bool,
     /// Held through a canary: several guardians may want one at once.
     probing: Mutex<()>,
     metrics: Arc<Metrics>,
@@ -69,6 +71,7 @@ impl TextModel {
             languages: spec.languages,
             // A model without that head takes every text for a statement, whatever the threshold.
             special_threshold: spec.expressibility.as_ref().map_or(1.0, |head| head.threshold),
+            tells_light: spec.labels.is_none(),
             probing: Mutex::default(),
             metrics,
         }
@@ -81,6 +84,10 @@ impl TextModel {
     /// Whether it reads a text, given whether that is in English.
     pub(super) fn reads(&self, english: bool) -> bool {
         self.languages.include(english)
+    }
+
+    pub(super) fn tells_light(&self) -> bool {
+        self.tells_light
     }
 
     pub(super) fn metrics(&self) -> &Metrics {

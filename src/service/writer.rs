@@ -64,6 +64,7 @@ pub struct Writer {
 struct Prompt {
     text: TaskPrompt,
     prefix: Arc<[u32]>,
+    suffix: Vec<u32>,
 }
 
 impl Writer {
@@ -78,7 +79,8 @@ impl Writer {
         digest: String,
     ) -> Result<Self, RuntimeError> {
         let prompt = |text: &TaskPrompt| -> Result<Prompt, RuntimeError> {
-            Ok(Prompt { prefix: tokenizer.prefix(text)?.into(), text: text.clone() })
+            let (prefix, suffix) = (tokenizer.prefix(text)?.into(), tokenizer.suffix(text)?);
+            Ok(Prompt { text: text.clone(), prefix, suffix })
         };
         let prompts = [prompt(&spec.tasks.positive)?, prompt(&spec.tasks.negative)?, prompt(&spec.tasks.reply)?];
         Ok(Self { prompts, stop: spec.stop_ids.clone().into(), tokenizer, generator, digest })
@@ -103,9 +105,9 @@ impl Writer {
             tracing::error!(%error, "a prompt could not be tokenised");
             ServiceError::Internal
         };
-        let sequences: Result<Vec<GenerateParams>, RuntimeError> =
-            tasks.iter().map(|&(task, attempt)| self.params(text, task, attempt)).collect();
-        let generations = self.generator.submit(sequences.map_err(broken)?, deadline).await?;
+        let tokens = self.tokenizer.text(text.as_str()).map_err(broken)?;
+        let sequences = tasks.iter().map(|&(task, attempt)| self.params(text, &tokens, task, attempt)).collect();
+        let generations = self.generator.submit(sequences, deadline).await?;
         generations
             .iter()
             .zip(tasks)
@@ -144,9 +146,9 @@ impl Writer {
         }
     }
 
-    fn params(&self, text: &ValidText, task: Task, attempt: Attempt) -> Result<GenerateParams, RuntimeError> {
+    fn params(&self, text: &ValidText, tokens: &[u32], task: Task, attempt: Attempt) -> GenerateParams {
         let prompt = self.prompt(task);
-        let body = self.tokenizer.body(&prompt.text, text.as_str())?;
+        let body = [tokens, &prompt.suffix].concat();
         let wanted = match task {
             Task::Express(_) => (32 + 2 * body.len()).min(EXPRESSION_TOKENS),
             Task::Reply => REPLY_TOKENS,
@@ -158,13 +160,13 @@ impl Writer {
             let temperature = if attempt <= CALM_ATTEMPTS { CALM } else { LIVELY };
             Sampling::Nucleus { temperature, top_p: 0.9, seed: seed(text.as_str(), task, attempt) }
         };
-        Ok(GenerateParams {
+        GenerateParams {
             prefix: Arc::clone(&prompt.prefix),
             body,
             max_tokens: wanted.min(room),
             stop: Arc::clone(&self.stop),
             sampling,
-        })
+        }
     }
 
     fn finish(&self, generation: &Generation, text: &str, task: Task) -> Result<Written, RuntimeError> {

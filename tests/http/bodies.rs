@@ -16,8 +16,8 @@ use hyper::body::{Frame, SizeHint};
 use serde_json::{Value, json};
 
 use crate::support::{
-    GUARD_IMAGE, GUARD_TEXT, MODERATIONS, OPERATIONS, PRISMS, SUNSHINES, Server, Setup, post, required, sound,
-    sound_with,
+    GUARD_IMAGE, GUARD_TEXT, MODERATIONS, OPERATIONS, PRISMS, SUNSHINES, Server, Setup, doubles::SLOW, post, required,
+    sound, sound_with,
 };
 
 const TEXT_OPERATIONS: [&str; 3] = [PRISMS, SUNSHINES, GUARD_TEXT];
@@ -328,6 +328,28 @@ async fn pictures_that_take_too_much_memory_together_are_told_to_come_back() {
     drop(sender);
     assert_eq!(first.await.unwrap().unwrap().status(), 400);
     server.send(post(GUARD_IMAGE, large)).await.assert_ok();
+}
+
+#[tokio::test]
+async fn pictures_take_their_memory_until_they_are_judged() {
+    let bodies = BodyLimits { held_bytes: 256 << 10, ..BodyLimits::default() };
+    let server = Server::with(Setup { bodies, ..Setup::default() });
+    let large = |text: &str| {
+        let picture = sound(GUARD_IMAGE)["image"].as_str().unwrap().to_owned();
+        let parts = json!([
+            {"type": "text", "text": text},
+            {"type": "image_url", "image_url": {"url": format!("data:image/png;base64,{picture}")}},
+        ]);
+        format!("{}{}", json!({"input": parts}), " ".repeat(200 << 10))
+    };
+    let slow = server.send(post(MODERATIONS, large("reader:slow")));
+    let (first, second) = tokio::join!(slow, async {
+        tokio::time::sleep(SLOW / 4).await;
+        server.send(post(MODERATIONS, large("quick"))).await
+    });
+    first.assert_ok();
+    second.assert_error(429, "overloaded");
+    server.send(post(MODERATIONS, large("quick"))).await.assert_ok();
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! Probes and metrics.
 
+use std::time::Duration;
+
 use axum::http::Method;
 use dichroic::{
     domain::{Device, UsageLimit},
@@ -85,6 +87,33 @@ async fn a_model_whose_answer_is_out_counts_as_not_ready() {
     });
     server.get("/readyz").await.assert_ok();
     assert_eq!(told().await.as_deref(), Some("1"));
+}
+
+#[tokio::test]
+async fn a_full_queue_is_no_proof_of_a_model_that_has_never_answered() {
+    let server = Server::with(Setup { queue: 3, ..Setup::default() });
+    let said = |number: usize| json!({"text": format!("reader:slow {number}")});
+    let first = said(0);
+    tokio::join!(async { server.post(GUARD_TEXT, &first).await.assert_ok() }, async {
+        tokio::time::sleep(SLOW / 8).await;
+        // Behind the one that is worked on: the queue is full.
+        let waiting: Vec<_> = (1..=3).map(said).collect();
+        let waiting = waiting.iter().map(|said| server.post(GUARD_TEXT, said));
+        let asked = async {
+            tokio::time::sleep(SLOW / 8).await;
+            server.post(GUARD_TEXT, &said(4)).await.assert_error(429, "overloaded");
+            let answer = server.get("/readyz").await;
+            assert_eq!(answer.status, 503);
+            let parts = answer.json();
+            let text = parts["models"].as_array().unwrap().iter().find(|row| row["component"] == "text").unwrap();
+            assert_eq!(text["ready"], false);
+        };
+        let (answers, ()) = tokio::join!(futures_util::future::join_all(waiting), asked);
+        answers.iter().for_each(|answer| answer.assert_ok());
+    });
+    // It has moved.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    server.get("/readyz").await.assert_ok();
 }
 
 #[tokio::test]

@@ -270,6 +270,25 @@ async fn who_waits_to_be_asked_for_a_body_is_refused_without_it() {
 }
 
 #[tokio::test]
+async fn who_was_asked_for_a_body_and_is_refused_then_gets_the_answer() {
+    let running = run(ServeOptions::default()).await;
+    let mut stream = running.connect().await;
+    let head = format!(
+        "POST {GUARD_IMAGE} HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {KEY}\r\nexpect: 100-continue\r\n\
+         content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    assert_eq!(answer(&mut stream).await, "HTTP/1.1 100 Continue\r\n\r\n");
+    let chunk = [format!("{:x}\r\n", 1 << 20).into_bytes(), vec![b' '; 1 << 20], b"\r\n".to_vec()].concat();
+    for _ in 0..20 {
+        stream.write_all(&chunk).await.unwrap();
+    }
+    stream.write_all(b"0\r\n\r\n").await.unwrap();
+    let answer = answer(&mut stream).await;
+    assert!(answer.contains("body_too_large"), "{answer}");
+}
+
+#[tokio::test]
 async fn nonsense_on_the_wire_is_refused_and_nobody_else_notices() {
     let running = run(ServeOptions::default()).await;
     for nonsense in ["\0\0\0\0\r\n\r\n", "GET\r\n\r\n", "POST / HTTP/9.9\r\n\r\n", "\u{16}\u{3}\u{1}\r\n\r\n"] {

@@ -119,6 +119,19 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
     /// # Errors
     /// [`EngineError`]; one failed item fails the call.
     pub async fn submit(&self, inputs: Vec<I>, deadline: Instant) -> Result<Vec<O>, EngineError> {
+        self.answer(inputs, deadline, false).await
+    }
+
+    /// As [`Self::submit`], for the rest of what has been submitted in part and answered: it is queued whether there is
+    /// room or not, as to refuse it would waste what was done and have it asked again.
+    ///
+    /// # Errors
+    /// Those of [`Self::submit`] but for [`EngineError::Overloaded`].
+    pub async fn go_on(&self, inputs: Vec<I>, deadline: Instant) -> Result<Vec<O>, EngineError> {
+        self.answer(inputs, deadline, true).await
+    }
+
+    async fn answer(&self, inputs: Vec<I>, deadline: Instant, let_in: bool) -> Result<Vec<O>, EngineError> {
         let (queued, ticket) = (Instant::now(), Ticket::default());
         let (jobs, answers): (Vec<_>, Vec<_>) = inputs
             .into_iter()
@@ -128,7 +141,11 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
                 (Job { input, cost, queued, deadline, ticket, reply }, answer)
             })
             .unzip();
-        self.inbox.push(jobs, |job| job.if_awaited(queued, &self.metrics))?;
+        if let_in {
+            self.inbox.add(jobs)?;
+        } else {
+            self.inbox.push(jobs, |job| job.if_awaited(queued, &self.metrics))?;
+        }
         let _noted = Submission::new(&self.metrics.component, answers.len(), queued, ticket);
         let mut outputs = Vec::with_capacity(answers.len());
         for answer in answers {

@@ -160,16 +160,17 @@ impl From<Verdict> for ModerationAnswer {
 )]
 pub(in crate::http) async fn moderate_text(
     State(shared): State<SharedState>,
-    Valid(TextModerationRequest { text, score_threshold, model }): Valid<TextModerationRequest>,
+    Valid(TextModerationRequest { text, score_threshold, model }, _room): Valid<TextModerationRequest>,
 ) -> Result<Json<ModerationAnswer>, ApiError> {
     Ok(Json(shared.app.services.guard_text(model, text, score_threshold).await?.into()))
 }
 
 /// Judges a picture against five categories of harm.
 ///
-/// `sexual` is judged from what the picture shows, and every category from the text in it, as text moderation judges
-/// it; the higher score counts. Without text in the picture the other four are 0: nothing sees them in what it shows. Of
-/// an animation, up to eight frames are judged, and the highest score counts.
+/// `sexual`, and of violence firearms that are held, aimed or carried, are judged from what the picture shows, and every
+/// category from the text in it, as text moderation judges it; the higher score counts. Without text in the picture
+/// `hate`, `self_harm` and `defamation` are 0: nothing sees them in what it shows. Of an animation, up to eight frames are
+/// judged, and the highest score counts.
 #[utoipa::path(
     post,
     path = "/v1/guardians/image",
@@ -201,7 +202,7 @@ pub(in crate::http) async fn moderate_text(
 )]
 pub(in crate::http) async fn moderate_image(
     State(shared): State<SharedState>,
-    Valid(ImageModerationRequest { image, score_threshold, model }): Valid<ImageModerationRequest>,
+    Valid(ImageModerationRequest { image, score_threshold, model }, _room): Valid<ImageModerationRequest>,
 ) -> Result<Json<ModerationAnswer>, ApiError> {
     Ok(Json(shared.app.services.guard_image(model, image, score_threshold).await?.into()))
 }

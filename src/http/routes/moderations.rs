@@ -198,8 +198,8 @@ impl From<Finding> for ModerationResult {
 /// Judges texts and pictures against five categories of harm, in the form of OpenAI's moderation endpoint.
 ///
 /// OpenAI's clients work with this server's address and key. The five categories here are all there are: of OpenAI's
-/// other keys (`harassment`, `illicit`, those with a slash) none is in an answer. Of what a picture shows, only `sexual`
-/// is judged; of the text in it, everything.
+/// other keys (`harassment`, `illicit`, those with a slash) none is in an answer. Of what a picture shows, `sexual` is
+/// judged, and of violence firearms that are held, aimed or carried; of the text in it, everything.
 #[utoipa::path(
     post,
     path = "/v1/moderations",
@@ -249,7 +249,7 @@ impl From<Finding> for ModerationResult {
 )]
 pub(in crate::http) async fn moderate(
     State(shared): State<SharedState>,
-    Valid(ModerationRequest { input, score_threshold, model }): Valid<ModerationRequest>,
+    Valid(ModerationRequest { input, score_threshold, model }, _room): Valid<ModerationRequest>,
 ) -> Result<Json<ModerationResponse>, ApiError> {
     let findings = shared.app.services.moderate(model, input, score_threshold).await;
     let findings = findings.map_err(|error| ApiError::from(error).about(Param::Input))?;

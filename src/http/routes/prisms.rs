@@ -63,7 +63,7 @@ impl From<Prism> for PrismAnswer {
 )]
 pub(in crate::http) async fn express_text(
     State(shared): State<SharedState>,
-    Valid(TextRequest { text, model }): Valid<TextRequest>,
+    Valid(TextRequest { text, model }, _room): Valid<TextRequest>,
 ) -> Result<Json<PrismAnswer>, ApiError> {
     Ok(Json(shared.app.services.prism(model, text).await?.into()))
 }

@@ -42,7 +42,7 @@ pub(in crate::http) struct SunshineAnswer {
 )]
 pub(in crate::http) async fn reply_to_text(
     State(shared): State<SharedState>,
-    Valid(TextRequest { text, model }): Valid<TextRequest>,
+    Valid(TextRequest { text, model }, _room): Valid<TextRequest>,
 ) -> Result<Json<SunshineAnswer>, ApiError> {
     Ok(Json(SunshineAnswer { text: shared.app.services.sunshine(model, text).await? }))
 }
