@@ -367,6 +367,31 @@ def test_a_full_disk_is_told_from_other_failures() -> None:
     assert "The disk is full while fetching tiny 1.0" in said
 
 
+# What the clients print themselves, before what they conclude from it.
+UNTRUSTED = "SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: {why}'))"
+
+
+@pytest.mark.parametrize(
+    ("client", "printed", "said"),
+    [
+        ("pip", UNTRUSTED.format(why="self-signed certificate in certificate chain"), "in PIP_CERT"),
+        ("pip", UNTRUSTED.format(why="unable to get local issuer certificate"), "in PIP_CERT"),
+        ("npm", "npm error code SELF_SIGNED_CERT_IN_CHAIN", "in NODE_EXTRA_CA_CERTS"),
+        ("npm", "npm error code DEPTH_ZERO_SELF_SIGNED_CERT\nnpm error errno ...", "in NODE_EXTRA_CA_CERTS"),
+        ("npm", "npm error code UNABLE_TO_GET_ISSUER_CERT_LOCALLY", "in NODE_EXTRA_CA_CERTS"),
+        ("npm", "npm error code UNABLE_TO_VERIFY_LEAF_SIGNATURE", "in NODE_EXTRA_CA_CERTS"),
+        ("pip", "ProxyError('Cannot connect to proxy.', OSError('Tunnel connection failed: 407 Proxy ...", "into HTTPS_PROXY"),
+        ("npm", "npm error code E407\nnpm error 407 Proxy Authentication Required - GET ...", "into HTTPS_PROXY"),
+        ("pip", "NewConnectionError(...) after 407 s\nERROR: No matching distribution found", "reached no package index"),
+    ],
+)
+def test_what_stands_between_a_client_and_its_index_is_named(client: str, printed: str, said: str) -> None:
+    told = str(from_client(client, "tiny 1.0", f"connection broken by {printed}\nERROR: No matching distribution found"))
+
+    assert said in told and told.startswith("tiny 1.0 cannot be fetched because")
+    assert ("package index" in told) == (said == "reached no package index")
+
+
 def test_of_a_copy_the_disk_that_is_written_is_the_full_one() -> None:
     full = OSError(errno.ENOSPC, "No space left on device", "/cache/built/a/model.onnx", None, "/checkout/model.onnx")
     said = str(from_os_error(full, Path("/cache")))
