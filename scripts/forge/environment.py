@@ -20,7 +20,7 @@ from pathlib import Path
 
 from .errors import SetupError, from_client
 from .fetch import Sources, fetch
-from .manifest import MANIFEST, listed, place, read_intact, read_json, write_json
+from .manifest import MANIFEST, link, listed, read_intact, read_json, replacing, write_json
 from .places import Places, remove
 from .progress import Progress
 
@@ -185,18 +185,9 @@ def install_runtime(places: Places, sources: Sources, progress: Progress, device
         return
     source = sources.get(runtime_source(sources, device))
     fetch(sources, [source], progress)
-    folder = places.cache / "runtime.partial"
-    remove(folder)
-    folder.mkdir()
-    try:
+    found = sources.locate(source.name)
+    with replacing(places.runtime) as folder:
         for file in source.files:
-            found = sources.locate(source.name)[file.role]
-            try:
-                os.link(found, folder / file.path)
-            except OSError:
-                shutil.copy2(found, folder / file.path)
+            link(found[file.role], folder / file.path)
         about = {"format": 1, "kind": "runtime", "name": "ONNX Runtime", "version": source.version}
         write_json(folder / MANIFEST, {**about, "licence": source.licence, "files": listed(folder)})
-        place(folder, places.runtime)
-    finally:
-        remove(folder)

@@ -84,6 +84,29 @@ def test_a_second_clone_neither_fetches_nor_builds(clone: FakeCheckout) -> None:
     assert (second.root / "runtime/libonnxruntime.so").read_bytes() == WEIGHTS["engine"]
 
 
+def test_a_filled_cache_may_be_read_only(clone: FakeCheckout) -> None:
+    clone.fill_cache()
+    succeeded(clone.run("setup"))
+    # What it has hashed it remembers in the cache, once.
+    succeeded(another(clone).run("setup"))
+    third = FakeCheckout(clone.root.with_name("third"), clone.cache, clone.root.with_name("nothing"))
+    folders = [path for path in [clone.cache, *clone.cache.rglob("*")] if path.is_dir()]
+    for folder in folders:
+        folder.chmod(0o555)
+    # Root may write nevertheless, and would be seen by these.
+    before = {folder: folder.stat().st_mtime_ns for folder in folders}
+    try:
+        out = succeeded(third.run("setup"))
+        assert {folder: folder.stat().st_mtime_ns for folder in folders} == before
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+
+    assert "fetching" not in out and "building" not in out
+    assert (third.root / "runtime/libonnxruntime.so").read_bytes() == WEIGHTS["engine"]
+    assert (third.built("alpha/text") / "model.onnx").exists() and third.leftovers() == []
+
+
 def test_a_source_that_nothing_is_built_of_now_is_fetched_by_name(clone: FakeCheckout) -> None:
     clone.fill_cache()
     succeeded(clone.run("setup", MODELS="beta"))
