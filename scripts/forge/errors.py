@@ -42,7 +42,7 @@ def human_size(count: float) -> str:
 
 
 def from_os_error(error: OSError, place: Path, elsewhere: str = _MOVE_CACHE) -> SetupError:
-    """What a failed write or read at `place` means to the user; `elsewhere` begins the words that name another folder."""
+    """What a failed write or read at `place` means to the user; `elsewhere` begins to name another folder."""
     path = error.filename or place
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         # Of a copy the second is what is written.

@@ -103,6 +103,7 @@ class FakeCheckout:
             shutil.copy2(SCRIPTS / "forge" / f"{name}.py", forge)
         for name in ("setup", "build_models", "requirements.lock"):
             shutil.copy2(SCRIPTS / name, root / "scripts")
+        (root / "Cargo.toml").write_text('[package]\nrust-version = "1.95"\n')
         (forge / "toy.py").write_text(RECIPE)
         (forge / "shouting.py").write_text(SHOUTING)
         self.write(

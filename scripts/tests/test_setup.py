@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -311,7 +312,55 @@ def test_npm_packages_are_read_from_their_tarballs(clone: FakeCheckout) -> None:
 def test_required_tools_are_named(clone: FakeCheckout) -> None:
     said = refused(clone.run("setup", "--require", "cargo", PATH="/nonexistent"))
 
-    assert "cargo is not installed: install Rust 1.95" in said
+    assert "cargo is not installed: install Rust with rustup" in said
+
+
+@pytest.mark.parametrize(
+    ("cargo", "rustc", "rustup", "old"),
+    [
+        ("cargo 1.95.0 (0123456 2026-03-21)", "rustc 1.95.1", None, None),
+        ("cargo 1.100.0-nightly", "rustc 1.100.0-nightly (0123456 2026-10-01)", None, None),
+        ("cargo 1.75.0", "rustc 1.95.0", None, "cargo is 1.75.0"),
+        ("cargo 1.95.0", "rustc 1.75.0 (82e1608df 2023-12-21) (built from a source tarball)", None, "rustc is 1.75.0"),
+        ("", "rustc 1.95.0", None, "cargo is one that does not tell its version"),
+        ("cargo 1.95.0", None, None, "rustc is not installed: install Rust with rustup"),
+        # It fetches the toolchain that rust-toolchain.toml names.
+        ("rustup's own", None, "bin", None),
+        ("cargo 1.75.0", "rustc 1.75.0", "behind", "cargo is 1.75.0"),
+    ],
+)
+def test_a_rust_that_is_too_old_is_refused_before_anything_is_fetched(
+    clone: FakeCheckout, cargo: str, rustc: str | None, rustup: str | None, old: str | None
+) -> None:
+    programs = {"bin/cargo": cargo, "bin/rustc": rustc, f"{rustup}/rustup": rustup}
+    for name, told in programs.items():
+        path = clone.root.parent / name
+        path.parent.mkdir(exist_ok=True)
+        if told is not None:
+            path.write_text(f"#!/bin/sh\necho '{told}'\n" if told != "rustup's own" else "#!/bin/sh\nexit 1\n")
+            path.chmod(0o755)
+    search = ":".join(str(clone.root.parent / name) for name in ("bin", "behind"))
+    done = clone.run("setup", "--require", "cargo", MODELS="gamma", PATH=search)
+
+    if old is None:
+        succeeded(done)
+    else:
+        said = refused(done)
+        assert old in said and "install Rust with rustup" in said and not clone.cache.exists()
+
+
+@pytest.mark.parametrize(
+    ("answer", "refuses"), [("glibc 2.36", False), (None, True), (ValueError("no such name"), True), (OSError(22), True)]
+)
+def test_only_the_gnu_c_library_will_do(monkeypatch: pytest.MonkeyPatch, answer: object, refuses: bool) -> None:
+    def confstr(_: str) -> object:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(environment.os, "confstr", confstr)
+    with pytest.raises(SetupError, match="needs the GNU C library") if refuses else nullcontext():
+        environment.check_machine()
 
 
 def test_an_unknown_model_is_named_with_the_choices(clone: FakeCheckout) -> None:
