@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -257,15 +258,35 @@ def test_a_source_damaged_in_the_cache_is_fetched_again(clone: FakeCheckout) -> 
     assert damaged.read_bytes() == WEIGHTS["tiny"]
 
 
-def test_a_run_killed_while_building_is_taken_up(clone: FakeCheckout) -> None:
-    clone.fill_cache()
+def building(clone: FakeCheckout) -> tuple[subprocess.Popen[str], int]:
+    """A set-up that is at its build for a minute, and the build's process."""
     process = clone.start("setup", MODELS="beta", BUILD_SECONDS="60")
     until = time.monotonic() + 60
     while clone.builds() == 0 and time.monotonic() < until:
         time.sleep(0.05)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    for pid in [str(process.pid), *children]:
-        os.kill(int(pid), 9)
+    (build,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return process, int(build)
+
+
+def test_a_set_up_that_is_stopped_gives_up_its_lock_after_its_build(clone: FakeCheckout) -> None:
+    clone.fill_cache()
+    process, build = building(clone)
+
+    process.send_signal(signal.SIGTERM)
+    # The system drops the lock when it has ended.
+    assert process.wait(60) == 1
+    with pytest.raises(ProcessLookupError):
+        os.kill(build, 0)
+    assert process.communicate()[1] == "set-up: stopped.\n"
+    succeeded(clone.run("setup", MODELS="beta"))
+    assert clone.leftovers() == []
+
+
+def test_a_run_killed_while_building_is_taken_up(clone: FakeCheckout) -> None:
+    clone.fill_cache()
+    process, build = building(clone)
+    for pid in (process.pid, build):
+        os.kill(pid, signal.SIGKILL)
     process.communicate()
     assert not clone.built("beta/text").exists()
 
@@ -335,8 +356,8 @@ def test_a_rust_that_is_too_old_is_refused_before_anything_is_fetched(
     programs = {"bin/cargo": cargo, "bin/rustc": rustc, f"{rustup}/rustup": rustup}
     for name, told in programs.items():
         path = clone.root.parent / name
-        path.parent.mkdir(exist_ok=True)
         if told is not None:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(f"#!/bin/sh\necho '{told}'\n" if told != "rustup's own" else "#!/bin/sh\nexit 1\n")
             path.chmod(0o755)
     search = ":".join(str(clone.root.parent / name) for name in ("bin", "behind"))
