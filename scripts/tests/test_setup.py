@@ -12,6 +12,7 @@ import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_checkout import SCRIPTS, WEIGHTS, FakeCheckout, refused, sha256, succeeded, write_index, write_wheel
@@ -494,6 +495,53 @@ def test_of_a_copy_the_disk_that_is_written_is_the_full_one() -> None:
     assert "holds /cache/downloads/a.whl is full: free some space or set DICHROIC_CACHE" in str(
         from_os_error(full, Path("/cache"))
     )
+
+
+# --- the browser of the tests ------------------------------------------------
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """scripts/deploy_tools on a machine without any program but those that a test puts into `bin`."""
+    loaded = load_script("deploy_tools")
+    monkeypatch.setattr(loaded, "ENVIRONMENT", tmp_path / "environment")
+    monkeypatch.setattr(loaded, "PROGRAMS", {"chromium": loaded.PROGRAMS["chromium"]})
+    (tmp_path / "environment/bin").mkdir(parents=True)
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv("DICHROIC_TEST_BROWSER", raising=False)
+    return loaded
+
+
+def program(path: Path, code: int = 0) -> Path:
+    path.write_text(f"#!/bin/sh\nexit {code}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("name", ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"])
+def test_an_installed_browser_is_used_whatever_its_name(tools: Any, tmp_path: Path, name: str) -> None:
+    # Ubuntu's is there, and only says that it is to be installed otherwise.
+    program(tmp_path / "bin/chromium-browser", 1)
+    installed = program(tmp_path / "bin" / name)
+    tools.provide("chromium", *tools.PROGRAMS["chromium"])
+    assert Path(tools.browser()).samefile(installed)
+
+
+def test_a_browser_that_is_named_is_used_alone(
+    tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit, match="chromium is missing: install chromium, or name .* with DICHROIC_TEST_BROWSER"):
+        tools.provide("chromium", *tools.PROGRAMS["chromium"])
+    assert tools.browser() is None
+    named = program(tmp_path / "chrome")
+    for told in (str(named), "on-the-path"):
+        monkeypatch.setenv("DICHROIC_TEST_BROWSER", told)
+        program(tmp_path / "bin/on-the-path")
+        assert tools.named_browser() and Path(tools.browser()).name == Path(told).name
+    monkeypatch.setenv("DICHROIC_TEST_BROWSER", str(program(tmp_path / "broken", 1)))
+    with pytest.raises(SystemExit, match="DICHROIC_TEST_BROWSER names .*broken, which does not run"):
+        tools.named_browser()
 
 
 # --- two at once, own copies -------------------------------------------------
