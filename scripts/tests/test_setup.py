@@ -497,6 +497,29 @@ def test_of_a_copy_the_disk_that_is_written_is_the_full_one() -> None:
     )
 
 
+# --- make --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("told", ["in the environment", "to make"])
+def test_make_builds_where_it_and_the_scripts_look(tmp_path: Path, told: str) -> None:
+    folder = tmp_path / "a checkout"
+    folder.mkdir()
+    shutil.copy2(SCRIPTS.parent / "Makefile", folder)
+    cargo = tmp_path / "cargo"
+    cargo.write_text('#!/bin/sh\necho "$1 into $CARGO_TARGET_DIR"\n')
+    cargo.chmod(0o755)
+    # Of a make that runs these tests.
+    environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    words = ["make", "--no-print-directory", "build", "PYTHON=true", f"CARGO={cargo}"]
+    if told == "to make":
+        words.append("CARGO_TARGET_DIR=/elsewhere")
+    else:
+        environment["CARGO_TARGET_DIR"] = "/elsewhere"
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+    assert (done.stdout, done.stderr) == (f"build into {folder}/target\n", "")
+
+
 # --- the browser of the tests ------------------------------------------------
 
 
