@@ -15,6 +15,10 @@ export SIGNING_KEY SIGNING_PASSWORD_FILE
 # Options of the comparison with other servers, such as --quick or --only text.
 PEERS ?=
 
+# Where every target and script looks for what is built, whatever a variable or a configuration of cargo's names.
+override CARGO_TARGET_DIR := $(CURDIR)/target
+export CARGO_TARGET_DIR
+
 VENV_PYTHON := .venv/bin/python
 BINARY := target/release/dichroic
 # A package of its own, so that nothing of it is built with the server.

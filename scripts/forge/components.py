@@ -383,7 +383,8 @@ def _forget(component: Component, before: Any) -> None:
         return
     built = component.sources.places.built
     folder = built / old
-    if not folder.is_dir() or _is_placed(folder):
+    # A cache that is read-only keeps what it has.
+    if not folder.is_dir() or _is_placed(folder) or not os.access(built, os.W_OK):
         return
     replaced = {path.stat().st_ino for path in folder.rglob("*.onnx")}
     remove(folder)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from .errors import SetupError, from_client
 from .fetch import Sources, fetch
-from .manifest import MANIFEST, listed, place, read_intact, read_json, write_json
+from .manifest import MANIFEST, link, listed, read_intact, read_json, replacing, write_json
 from .places import Places, remove
 from .progress import Progress
 
@@ -34,7 +34,8 @@ _DAMAGED = re.compile(r"DO NOT MATCH THE HASHES|BadZipFile|is invalid|No matchin
 DEVICES = ("cpu", "cuda")
 
 _REMEDIES = {
-    "cargo": "install Rust 1.95 with rustup",
+    "cargo": "install Rust with rustup",
+    "rustc": "install Rust with rustup",
     "cc": "install a C compiler (Debian and Ubuntu: apt install build-essential)",
     "make": "install make",
     "npm": "install Node.js with npm",
@@ -54,11 +55,35 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def require(tools: list[str]) -> None:
-    """Refuses to begin without the named programs."""
+def require(places: Places, tools: list[str]) -> None:
+    """Refuses to begin without the named programs, or with a Rust that cannot build this checkout."""
     for tool in tools:
         if shutil.which(tool) is None:
             raise SetupError(f"{tool} is not installed: {_REMEDIES.get(tool, 'install it')}, then run again.")
+    if "cargo" in tools:
+        _require_rust(places)
+
+
+def _require_rust(places: Places) -> None:
+    """rustup brings what rust-toolchain.toml names; a Rust without it, as distributions have, must be new enough."""
+    cargo, rustup = shutil.which("cargo"), shutil.which("rustup")
+    # rustup may also lie behind a distribution's cargo on the PATH.
+    if cargo and rustup and Path(cargo).parent == Path(rustup).parent:
+        return
+    require(places, ["rustc"])
+    least = re.search(r'^rust-version = "(.+)"', (places.root / "Cargo.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    for tool in ("cargo", "rustc"):
+        said = re.search(rf"^{tool} (\d[\d.]*)", _run([tool, "--version"], places.root).stdout, re.MULTILINE)
+        if least and (said is None or _numbers(said[1]) < _numbers(least[1])):
+            found = said[1] if said else "one that does not tell its version"
+            raise SetupError(
+                f"Rust {least[1]} is needed and {shutil.which(tool)} is {found}: install Rust with rustup, and see that"
+                " its folder comes first on the PATH, then run again."
+            )
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in version.split(".") if number]
 
 
 def check_machine() -> None:
@@ -70,8 +95,16 @@ def check_machine() -> None:
             f"Python's venv module is missing from {sys.executable}: install it (Debian and Ubuntu:"
             " apt install python3-venv), or name another Python with make PYTHON=..., then run again."
         )
-    if platform.libc_ver()[0] not in ("glibc", ""):
+    if not _gnu_libc():
         raise SetupError("ONNX Runtime needs the GNU C library: run set-up on a glibc-based Linux.")
+
+
+def _gnu_libc() -> bool:
+    """Asked of the library itself: before Python 3.14 platform.libc_ver() finds no name for musl."""
+    try:
+        return (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")
+    except (OSError, ValueError):
+        return False
 
 
 def _state(places: Places) -> dict[str, str]:
@@ -145,9 +178,10 @@ def _pip(command: list[str], wheels: Path | None = None) -> None:
         raise from_client("pip", "the Python packages of scripts/requirements.lock", done.stdout)
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+def _run(command: list[str], folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command,
+        cwd=folder,
         env=dict(os.environ, LC_ALL="C.UTF-8"),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -185,18 +219,9 @@ def install_runtime(places: Places, sources: Sources, progress: Progress, device
         return
     source = sources.get(runtime_source(sources, device))
     fetch(sources, [source], progress)
-    folder = places.cache / "runtime.partial"
-    remove(folder)
-    folder.mkdir()
-    try:
+    found = sources.locate(source.name)
+    with replacing(places.runtime) as folder:
         for file in source.files:
-            found = sources.locate(source.name)[file.role]
-            try:
-                os.link(found, folder / file.path)
-            except OSError:
-                shutil.copy2(found, folder / file.path)
+            link(found[file.role], folder / file.path)
         about = {"format": 1, "kind": "runtime", "name": "ONNX Runtime", "version": source.version}
         write_json(folder / MANIFEST, {**about, "licence": source.licence, "files": listed(folder)})
-        place(folder, places.runtime)
-    finally:
-        remove(folder)

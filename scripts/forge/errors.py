@@ -21,7 +21,15 @@ _UNREACHABLE = re.compile(
     r"|ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ENETUNREACH|ETIMEDOUT|ERR_SOCKET",
     re.IGNORECASE,
 )
+_UNTRUSTED = re.compile(
+    r"CERTIFICATE_VERIFY_FAILED|SELF_SIGNED_CERT|UNABLE_TO_(?:GET_ISSUER|VERIFY)|self-signed certificate"
+    r"|unable to get (?:local )?issuer",
+    re.IGNORECASE,
+)
+_LOCKED_PROXY = re.compile(r"Proxy Authentication Required|Tunnel connection failed: 407|\bE407\b", re.IGNORECASE)
 _ADDRESS = re.compile(r"https?://\S+|host='[^']*'|\b[\w-]+(?:\.[\w-]+)*\.(?:org|com|net|io|dev)\b")
+
+_MOVE_CACHE = "set DICHROIC_CACHE to"
 
 
 def human_size(count: float) -> str:
@@ -33,23 +41,21 @@ def human_size(count: float) -> str:
     return f"{count:.1f} GB"
 
 
-def from_os_error(error: OSError, place: Path) -> SetupError:
-    """What a failed write or read at `place` means to the user."""
+def from_os_error(error: OSError, place: Path, elsewhere: str = _MOVE_CACHE) -> SetupError:
+    """What a failed write or read at `place` means to the user; `elsewhere` begins to name another folder."""
     path = error.filename or place
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         # Of a copy the second is what is written.
         full = error.filename2 or path
-        moved = " or set DICHROIC_CACHE to a folder on a larger disk" if Path(full).is_relative_to(place) else ""
-        return SetupError(
-            f"The disk that holds {full} is full: free some space{moved}, then run again (finished downloads are kept)."
-        )
+        moved = f" or {elsewhere} a folder on a larger disk" if Path(full).is_relative_to(place) else ""
+        kept = " (finished downloads are kept)" if elsewhere == _MOVE_CACHE else ""
+        return SetupError(f"The disk that holds {full} is full: free some space{moved}, then run again{kept}.")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return SetupError(
-            f"{path} cannot be written: make it writable for this user, or set DICHROIC_CACHE"
-            " to a folder that is."
+            f"{path} cannot be written: make it writable for this user, or {elsewhere} a folder that is."
         )
     return SetupError(
-        f"{path} cannot be used ({error.strerror or error}): make it usable, or set DICHROIC_CACHE to another folder."
+        f"{path} cannot be used ({error.strerror or error}): make it usable, or {elsewhere} another folder."
     )
 
 
@@ -71,6 +77,19 @@ def from_client(client: str, wanted: str, output: str) -> SetupError:
         return SetupError(
             f"{client} got a file for {wanted} whose hash is not the pinned one, so nothing was"
             " installed: run again, and if it persists check the package index or mirror in use."
+        )
+    if _LOCKED_PROXY.search(output):
+        return SetupError(
+            f"{wanted} cannot be fetched because the proxy wants a name and a password from {client} (407): put them"
+            " into HTTPS_PROXY before the proxy's host, as name:password@host, special characters percent-encoded, then"
+            " run again (finished downloads are kept)."
+        )
+    if _UNTRUSTED.search(output):
+        variable = "NODE_EXTRA_CA_CERTS" if client == "npm" else "PIP_CERT"
+        return SetupError(
+            f"{wanted} cannot be fetched because {client} does not trust the certificate that it is shown, as where a"
+            f" proxy opens TLS: name a file with the certificate of its authority in {variable}, or add that to the"
+            f" system's store if {client} reads it, then run again (finished downloads are kept)."
         )
     if _UNREACHABLE.search(output):
         return SetupError(

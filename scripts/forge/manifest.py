@@ -12,6 +12,8 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -96,20 +98,30 @@ def place(source: Path, target: Path) -> None:
     """Puts a copy of the folder `source` at `target`, by hard links where the
     file system allows, and swaps it in whole.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(target) as partial:
+        for path in sorted(source.rglob("*")):
+            if not path.is_dir() and path.name != _CHECKED:
+                link(path, partial / path.relative_to(source))
+
+
+def link(path: Path, copy: Path) -> None:
+    """One file of `place`."""
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(path, copy)
+    except OSError:
+        shutil.copy2(path, copy)
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """A new folder beside `target`, which takes its place once the block has filled it."""
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     stale = target.with_name(f".{target.name}.{os.getpid()}.stale")
     remove(partial)
+    partial.mkdir(parents=True)
     try:
-        for path in sorted(source.rglob("*")):
-            if path.is_dir() or path.name == _CHECKED:
-                continue
-            copy = partial / path.relative_to(source)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(path, copy)
-            except OSError:
-                shutil.copy2(path, copy)
+        yield partial
         if target.exists():
             target.rename(stale)
         partial.rename(target)

@@ -101,8 +101,9 @@ class FakeCheckout:
         forge.mkdir(parents=True)
         for name in STDLIB_MODULES:
             shutil.copy2(SCRIPTS / "forge" / f"{name}.py", forge)
-        for name in ("setup", "build_models", "requirements.lock"):
+        for name in ("setup", "build_models", "demo_support.py", "requirements.lock"):
             shutil.copy2(SCRIPTS / name, root / "scripts")
+        (root / "Cargo.toml").write_text('[package]\nrust-version = "1.95"\n')
         (forge / "toy.py").write_text(RECIPE)
         (forge / "shouting.py").write_text(SHOUTING)
         self.write(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,27 @@ def test_a_build_that_another_checkout_uses_is_kept(clone: FakeCheckout) -> None
 
     assert len(list((clone.cache / "built").iterdir())) == 4
     assert (second.built("alpha/text") / "model.onnx").read_bytes() == b"TINY WEIGHTS + delta"
+
+
+def test_a_read_only_cache_keeps_the_build_that_was_replaced(clone: FakeCheckout) -> None:
+    # Another checkout brings the new one, and goes.
+    second = FakeCheckout(clone.root.with_name("second"), clone.cache, clone.index)
+    for each in (second, clone):
+        (each.root / "models/alpha/delta.safetensors").write_bytes(b" + another")
+    succeeded(second.run("setup"))
+    folders = [path for path in [clone.cache, *clone.cache.rglob("*")] if path.is_dir()]
+    for folder in folders:
+        folder.chmod(0o555)
+    try:
+        if os.access(clone.cache, os.W_OK):
+            pytest.skip("this user may write to any folder")
+        succeeded(clone.run("build_models"))
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+
+    assert len(list((clone.cache / "built").iterdir())) == 4
+    assert (clone.built("alpha/text") / "model.onnx").read_bytes() == b"TINY WEIGHTS + another"
 
 
 def test_a_damaged_build_is_replaced(clone: FakeCheckout) -> None:

@@ -349,6 +349,19 @@ def test_what_is_not_built_is_named(checkout: BundleCheckout) -> None:
         aside.rename(checkout.built("beta/text"))
 
 
+def test_a_full_disk_is_answered_with_another_folder_for_the_tar(checkout: BundleCheckout) -> None:
+    module = checkout.root / "scripts/bundling/archive.py"
+    before = module.read_text()
+    # As a write that is handed on when the file is closed, it names no file.
+    module.write_text(before + "\n\ndef write(*_):\n    raise OSError(28, 'No space left on device')\n")
+    try:
+        said = refused(checkout.bundle())
+    finally:
+        module.write_text(before)
+    assert f"The disk that holds {checkout.out} is full" in said and "scripts/bundle --out DIR" in said
+    assert "DICHROIC_CACHE" not in said
+
+
 # --- signatures ----------------------------------------------------------------
 
 

@@ -88,6 +88,22 @@ def test_the_unit_starts_the_server_with_files_that_it_explains() -> None:
     assert int(service["LimitNOFILE"][0]) > default("max_connections")
 
 
+def test_the_servers_user_can_read_models_that_root_copied_under_any_umask(tmp_path: Path) -> None:
+    head = read("deploy/systemd/dichroic.service").split("[Unit]")[0]
+    steps = re.findall(r"^#   ((?:cp|chmod) -[rR] .*)$", head, re.MULTILINE)
+    component = tmp_path / "models/beta/build/text"
+    component.mkdir(parents=True)
+    (tmp_path / "opt").mkdir(mode=0o755)
+    for name, mode in (("model.onnx", 0o444), ("manifest.json", 0o600)):
+        (component / name).write_text(name, encoding="utf-8")
+        (component / name).chmod(mode)
+    script = "\n".join(["umask 077", *steps]).replace("/opt/dichroic/", "opt/")
+    subprocess.run(["/bin/sh", "-e", "-c", script], cwd=tmp_path, check=True)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "opt").rglob("*")}
+    files = {"model.onnx": 0o644, "manifest.json": 0o644}
+    assert modes == {**dict.fromkeys(["models", "beta", "build", "text"], 0o755), **files}
+
+
 def test_systemd_understands_every_line(tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
@@ -191,6 +207,12 @@ def test_every_field_of_the_log_line_is_documented() -> None:
     table = read("docs/operations.md").split("**Logs**", 1)[1].split("\nProbes", 1)[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     assert sorted(re.findall(r"`(\w+)`", "".join(rows))) == sorted([*logged(), "request_id", "span"])
+
+
+def test_the_memory_that_holds_any_one_identifier_is_told_alike() -> None:
+    pages = ["deploy/compose.yaml", "deploy/helm/dichroic/values.yaml", "docs/operations.md"]
+    told = {page: re.findall(r"(\d+) ?Gi?B? hold any one of them", read(page), re.IGNORECASE) for page in pages}
+    assert len(set(map(tuple, told.values()))) == 1 and all(len(found) == 1 for found in told.values()), told
 
 
 def test_what_nobody_measured_has_no_number() -> None:

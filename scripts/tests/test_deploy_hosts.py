@@ -280,6 +280,15 @@ def test_nobody_but_the_replicas_reaches_redis_and_all_of_them_are_counted() -> 
     assert command[command.index("--save") + 1] == "" and command[command.index("--appendonly") + 1] == "no"
 
 
+def test_whoever_installs_lets_the_containers_users_read_what_is_mounted() -> None:
+    volumes = [volume for service in compose()["services"].values() for volume in service.get("volumes", [])]
+    mounted = {f"deploy/{volume[2:].split(':')[0]}" for volume in volumes if volume.startswith("./")}
+    for page in ("deploy/compose.yaml", "docs/operations.md"):
+        # The keys belong to the server's user.
+        [told] = re.findall(r"chmod a\+r (.*?)(?: +#.*)?$", read(page), re.MULTILINE)
+        assert set(told.split()) == mounted - {"deploy/keys"}, page
+
+
 def test_replicas_have_the_names_and_addresses_that_nginx_and_prometheus_use() -> None:
     listening = tomllib.loads(read("deploy/container/dichroic.toml"))["listen"].rsplit(":", 1)[1]
     wanted = sorted(f"{name}:{listening}" for name in replicas())

@@ -3,7 +3,7 @@ used by mouse and by keyboard, errors shown, nothing asked of anyone else, and
 axe-core finds no barrier. The reference at /docs/ is opened as well.
 
 Needs `playwright` and axe-core (requirements.in) and a Chromium, which no wheel brings:
-the one that scripts/deploy_tools provides, or the program that DICHROIC_TEST_BROWSER names.
+the program that DICHROIC_TEST_BROWSER names, else the one that scripts/deploy_tools provides.
 Pictures of the page are left in target/playground.
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,13 +26,13 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright import sync_api as playwright
 from playwright.sync_api import expect
 from running_server import MODELS, ROOT, Running, start
+from stand_in import load_script
 
 from demo_support import photograph
 
 # The last is the smallest, and starts soonest.
 MODEL, SMALL = (MODELS[0], MODELS[-1]) if MODELS else ("", "")
-PROVIDED = ROOT / ".venv-deploy/bin/chromium"
-BROWSER = os.environ.get("DICHROIC_TEST_BROWSER") or shutil.which(PROVIDED)
+BROWSER = load_script("deploy_tools").browser()
 STATEMENT = "My doctor moved my appointment to Friday, so I can finally sleep in on Thursday."
 # An image that breaks off in the middle.
 CUT = (ROOT / "tests/fixtures/images/cut-half.jpg").read_bytes()

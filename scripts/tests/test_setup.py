@@ -6,10 +6,13 @@ import errno
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_checkout import SCRIPTS, WEIGHTS, FakeCheckout, refused, sha256, succeeded, write_index, write_wheel
@@ -82,6 +85,29 @@ def test_a_second_clone_neither_fetches_nor_builds(clone: FakeCheckout) -> None:
     first_file, second_file = (each.built("alpha/text") / "model.onnx" for each in (clone, second))
     assert first_file.samefile(second_file)
     assert (second.root / "runtime/libonnxruntime.so").read_bytes() == WEIGHTS["engine"]
+
+
+def test_a_filled_cache_may_be_read_only(clone: FakeCheckout) -> None:
+    clone.fill_cache()
+    succeeded(clone.run("setup"))
+    # What it has hashed it remembers in the cache, once.
+    succeeded(another(clone).run("setup"))
+    third = FakeCheckout(clone.root.with_name("third"), clone.cache, clone.root.with_name("nothing"))
+    folders = [path for path in [clone.cache, *clone.cache.rglob("*")] if path.is_dir()]
+    for folder in folders:
+        folder.chmod(0o555)
+    # Root may write nevertheless, and would be seen by these.
+    before = {folder: folder.stat().st_mtime_ns for folder in folders}
+    try:
+        out = succeeded(third.run("setup"))
+        assert {folder: folder.stat().st_mtime_ns for folder in folders} == before
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+
+    assert "fetching" not in out and "building" not in out
+    assert (third.root / "runtime/libonnxruntime.so").read_bytes() == WEIGHTS["engine"]
+    assert (third.built("alpha/text") / "model.onnx").exists() and third.leftovers() == []
 
 
 def test_a_source_that_nothing_is_built_of_now_is_fetched_by_name(clone: FakeCheckout) -> None:
@@ -233,15 +259,35 @@ def test_a_source_damaged_in_the_cache_is_fetched_again(clone: FakeCheckout) -> 
     assert damaged.read_bytes() == WEIGHTS["tiny"]
 
 
-def test_a_run_killed_while_building_is_taken_up(clone: FakeCheckout) -> None:
-    clone.fill_cache()
+def building(clone: FakeCheckout) -> tuple[subprocess.Popen[str], int]:
+    """A set-up that is at its build for a minute, and the build's process."""
     process = clone.start("setup", MODELS="beta", BUILD_SECONDS="60")
     until = time.monotonic() + 60
     while clone.builds() == 0 and time.monotonic() < until:
         time.sleep(0.05)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    for pid in [str(process.pid), *children]:
-        os.kill(int(pid), 9)
+    (build,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return process, int(build)
+
+
+def test_a_set_up_that_is_stopped_gives_up_its_lock_after_its_build(clone: FakeCheckout) -> None:
+    clone.fill_cache()
+    process, build = building(clone)
+
+    process.send_signal(signal.SIGTERM)
+    # The system drops the lock when it has ended.
+    assert process.wait(60) == 1
+    with pytest.raises(ProcessLookupError):
+        os.kill(build, 0)
+    assert process.communicate()[1] == "set-up: stopped.\n"
+    succeeded(clone.run("setup", MODELS="beta"))
+    assert clone.leftovers() == []
+
+
+def test_a_run_killed_while_building_is_taken_up(clone: FakeCheckout) -> None:
+    clone.fill_cache()
+    process, build = building(clone)
+    for pid in (process.pid, build):
+        os.kill(pid, signal.SIGKILL)
     process.communicate()
     assert not clone.built("beta/text").exists()
 
@@ -288,7 +334,55 @@ def test_npm_packages_are_read_from_their_tarballs(clone: FakeCheckout) -> None:
 def test_required_tools_are_named(clone: FakeCheckout) -> None:
     said = refused(clone.run("setup", "--require", "cargo", PATH="/nonexistent"))
 
-    assert "cargo is not installed: install Rust 1.95" in said
+    assert "cargo is not installed: install Rust with rustup" in said
+
+
+@pytest.mark.parametrize(
+    ("cargo", "rustc", "rustup", "old"),
+    [
+        ("cargo 1.95.0 (0123456 2026-03-21)", "rustc 1.95.1", None, None),
+        ("cargo 1.100.0-nightly", "rustc 1.100.0-nightly (0123456 2026-10-01)", None, None),
+        ("cargo 1.75.0", "rustc 1.95.0", None, "cargo is 1.75.0"),
+        ("cargo 1.95.0", "rustc 1.75.0 (82e1608df 2023-12-21) (built from a source tarball)", None, "rustc is 1.75.0"),
+        ("", "rustc 1.95.0", None, "cargo is one that does not tell its version"),
+        ("cargo 1.95.0", None, None, "rustc is not installed: install Rust with rustup"),
+        # It fetches the toolchain that rust-toolchain.toml names.
+        ("rustup's own", None, "bin", None),
+        ("cargo 1.75.0", "rustc 1.75.0", "behind", "cargo is 1.75.0"),
+    ],
+)
+def test_a_rust_that_is_too_old_is_refused_before_anything_is_fetched(
+    clone: FakeCheckout, cargo: str, rustc: str | None, rustup: str | None, old: str | None
+) -> None:
+    programs = {"bin/cargo": cargo, "bin/rustc": rustc, f"{rustup}/rustup": rustup}
+    for name, told in programs.items():
+        path = clone.root.parent / name
+        if told is not None:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(f"#!/bin/sh\necho '{told}'\n" if told != "rustup's own" else "#!/bin/sh\nexit 1\n")
+            path.chmod(0o755)
+    search = ":".join(str(clone.root.parent / name) for name in ("bin", "behind"))
+    done = clone.run("setup", "--require", "cargo", MODELS="gamma", PATH=search)
+
+    if old is None:
+        succeeded(done)
+    else:
+        said = refused(done)
+        assert old in said and "install Rust with rustup" in said and not clone.cache.exists()
+
+
+@pytest.mark.parametrize(
+    ("answer", "refuses"), [("glibc 2.36", False), (None, True), (ValueError("no such name"), True), (OSError(22), True)]
+)
+def test_only_the_gnu_c_library_will_do(monkeypatch: pytest.MonkeyPatch, answer: object, refuses: bool) -> None:
+    def confstr(_: str) -> object:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(environment.os, "confstr", confstr)
+    with pytest.raises(SetupError, match="needs the GNU C library") if refuses else nullcontext():
+        environment.check_machine()
 
 
 def test_an_unknown_model_is_named_with_the_choices(clone: FakeCheckout) -> None:
@@ -367,6 +461,31 @@ def test_a_full_disk_is_told_from_other_failures() -> None:
     assert "The disk is full while fetching tiny 1.0" in said
 
 
+# What the clients print themselves, before what they conclude from it.
+UNTRUSTED = "SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: {why}'))"
+
+
+@pytest.mark.parametrize(
+    ("client", "printed", "said"),
+    [
+        ("pip", UNTRUSTED.format(why="self-signed certificate in certificate chain"), "in PIP_CERT"),
+        ("pip", UNTRUSTED.format(why="unable to get local issuer certificate"), "in PIP_CERT"),
+        ("npm", "npm error code SELF_SIGNED_CERT_IN_CHAIN", "in NODE_EXTRA_CA_CERTS"),
+        ("npm", "npm error code DEPTH_ZERO_SELF_SIGNED_CERT\nnpm error errno ...", "in NODE_EXTRA_CA_CERTS"),
+        ("npm", "npm error code UNABLE_TO_GET_ISSUER_CERT_LOCALLY", "in NODE_EXTRA_CA_CERTS"),
+        ("npm", "npm error code UNABLE_TO_VERIFY_LEAF_SIGNATURE", "in NODE_EXTRA_CA_CERTS"),
+        ("pip", "ProxyError('Cannot connect to proxy.', OSError('Tunnel connection failed: 407 Proxy ...", "into HTTPS_PROXY"),
+        ("npm", "npm error code E407\nnpm error 407 Proxy Authentication Required - GET ...", "into HTTPS_PROXY"),
+        ("pip", "NewConnectionError(...) after 407 s\nERROR: No matching distribution found", "reached no package index"),
+    ],
+)
+def test_what_stands_between_a_client_and_its_index_is_named(client: str, printed: str, said: str) -> None:
+    told = str(from_client(client, "tiny 1.0", f"connection broken by {printed}\nERROR: No matching distribution found"))
+
+    assert said in told and told.startswith("tiny 1.0 cannot be fetched because")
+    assert ("package index" in told) == (said == "reached no package index")
+
+
 def test_of_a_copy_the_disk_that_is_written_is_the_full_one() -> None:
     full = OSError(errno.ENOSPC, "No space left on device", "/cache/built/a/model.onnx", None, "/checkout/model.onnx")
     said = str(from_os_error(full, Path("/cache")))
@@ -376,6 +495,76 @@ def test_of_a_copy_the_disk_that_is_written_is_the_full_one() -> None:
     assert "holds /cache/downloads/a.whl is full: free some space or set DICHROIC_CACHE" in str(
         from_os_error(full, Path("/cache"))
     )
+
+
+# --- make --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("told", ["in the environment", "to make"])
+def test_make_builds_where_it_and_the_scripts_look(tmp_path: Path, told: str) -> None:
+    folder = tmp_path / "a checkout"
+    folder.mkdir()
+    shutil.copy2(SCRIPTS.parent / "Makefile", folder)
+    cargo = tmp_path / "cargo"
+    cargo.write_text('#!/bin/sh\necho "$1 into $CARGO_TARGET_DIR"\n')
+    cargo.chmod(0o755)
+    # Of a make that runs these tests.
+    environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    words = ["make", "--no-print-directory", "build", "PYTHON=true", f"CARGO={cargo}"]
+    if told == "to make":
+        words.append("CARGO_TARGET_DIR=/elsewhere")
+    else:
+        environment["CARGO_TARGET_DIR"] = "/elsewhere"
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+    assert (done.stdout, done.stderr) == (f"build into {folder}/target\n", "")
+
+
+# --- the browser of the tests ------------------------------------------------
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """scripts/deploy_tools on a machine without any program but those that a test puts into `bin`."""
+    loaded = load_script("deploy_tools")
+    monkeypatch.setattr(loaded, "ENVIRONMENT", tmp_path / "environment")
+    monkeypatch.setattr(loaded, "PROGRAMS", {"chromium": loaded.PROGRAMS["chromium"]})
+    (tmp_path / "environment/bin").mkdir(parents=True)
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv("DICHROIC_TEST_BROWSER", raising=False)
+    return loaded
+
+
+def program(path: Path, code: int = 0) -> Path:
+    path.write_text(f"#!/bin/sh\nexit {code}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("name", ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"])
+def test_an_installed_browser_is_used_whatever_its_name(tools: Any, tmp_path: Path, name: str) -> None:
+    # Ubuntu's is there, and only says that it is to be installed otherwise.
+    program(tmp_path / "bin/chromium-browser", 1)
+    installed = program(tmp_path / "bin" / name)
+    tools.provide("chromium", *tools.PROGRAMS["chromium"])
+    assert Path(tools.browser()).samefile(installed)
+
+
+def test_a_browser_that_is_named_is_used_alone(
+    tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit, match="chromium is missing: install chromium, or name .* with DICHROIC_TEST_BROWSER"):
+        tools.provide("chromium", *tools.PROGRAMS["chromium"])
+    assert tools.browser() is None
+    named = program(tmp_path / "chrome")
+    for told in (str(named), "on-the-path"):
+        monkeypatch.setenv("DICHROIC_TEST_BROWSER", told)
+        program(tmp_path / "bin/on-the-path")
+        assert tools.named_browser() and Path(tools.browser()).name == Path(told).name
+    monkeypatch.setenv("DICHROIC_TEST_BROWSER", str(program(tmp_path / "broken", 1)))
+    with pytest.raises(SystemExit, match="DICHROIC_TEST_BROWSER names .*broken, which does not run"):
+        tools.named_browser()
 
 
 # --- two at once, own copies -------------------------------------------------
