@@ -216,6 +216,16 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_that_cannot_be_looked_at_is_told_and_not_taken_for_an_absent_one() {
+        let models = tempfile::tempdir().unwrap();
+        assert!(open(Device::Cpu, models.path(), &[ModelId::Alpha], ONE).unwrap().is_empty());
+        // Rights do not stop a privileged user, who may run this; a file in the way stops everybody.
+        fs::write(models.path().join("alpha-4o-mini"), "").unwrap();
+        let error = open(Device::Cpu, models.path(), &[ModelId::Alpha], ONE).unwrap_err().to_string();
+        assert!(error.contains("alpha-4o-mini") && error.contains("cannot read"), "{error}");
+    }
+
+    #[test]
     fn a_gpu_gets_what_was_built_for_it_and_the_rest_as_it_is() {
         let models = tempfile::tempdir().unwrap();
         let alpha = models.path().join("alpha-4o-mini");
