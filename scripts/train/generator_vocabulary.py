@@ -4,7 +4,9 @@ Most of a vocabulary is program code and other scripts, which no answer needs,
 and every step pays for it in the output head. Kept are the tokens of our lines,
 those that occur a few times in the public texts, single ASCII characters and all
 parts of other characters: so any text can still be written, if in smaller
-pieces. What a text that is read may hold is not touched.
+pieces. A small model spells badly, though: where it writes other languages than
+those texts are in, `--words` keeps all their words too. What a text that is read
+may hold is not touched.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -33,6 +36,11 @@ FIELDS = ("text", "positive", "negative", "reply")
 MOST_CHARACTERS = 2000
 # Every text is counted twice, as it is and with a space before it.
 OFTEN = 4
+# Words or parts of them in the letters of English, German, French, Spanish and Portuguese, and runs of Chinese, Japanese
+# and Korean signs. "▁" stands for a space in SentencePiece's vocabularies.
+WORDS = re.compile(
+    r"▁?[A-ZÀ-ÖØ-Þ]?[a-zß-öø-ÿœ]+|▁?[\u3000-\u303f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uff00-\uffef]+"
+)
 
 
 def texts(paths: list[Path]) -> Iterator[str]:
@@ -58,7 +66,7 @@ def counted(tokenizer: Tokenizer, found: Iterator[str]) -> Counter[int]:
     return total
 
 
-def kept(tokenizer: Tokenizer, ours: Counter[int], public: Counter[int], stop: list[str]) -> np.ndarray:
+def kept(tokenizer: Tokenizer, ours: Counter[int], public: Counter[int], stop: list[str], words: bool) -> np.ndarray:
     """One truth value a token of the vocabulary."""
     size = tokenizer.get_vocab_size(with_added_tokens=True)
     out = np.zeros(size, dtype=bool)
@@ -69,6 +77,7 @@ def kept(tokenizer: Tokenizer, ours: Counter[int], public: Counter[int], stop: l
         text = tokenizer.decode([token], skip_special_tokens=True)
         # A part of a character is told by the sign that stands for it.
         out[token] |= (len(text) == 1 and text.isascii()) or "\ufffd" in text
+        out[token] |= words and WORDS.fullmatch(tokenizer.id_to_token(token)) is not None
     return out
 
 
@@ -77,6 +86,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder that holds moderation/train/, expression/train/ and reply/train/")
     parser.add_argument("--gguf", type=Path, required=True)
     parser.add_argument("--model", type=Path, required=True, help="the model's folder: its prompts.json is read, vocabulary.safetensors written")
+    parser.add_argument("--words", action="store_true", help="keep all words of the eight languages, of a SentencePiece vocabulary")
     args = parser.parse_args()
 
     public = sorted(args.data.glob("*/train/*.jsonl.gz"))
@@ -91,7 +101,7 @@ def main() -> None:
     tokenizer.encode_special_tokens = True
     stop = json.loads((args.model / "prompts.json").read_text(encoding="utf-8"))["stop"]
     ours = counted(tokenizer, texts(sorted(text_data.AUTHORED.glob("*.jsonl*"))))
-    found = kept(tokenizer, ours, counted(tokenizer, texts(public)), stop)
+    found = kept(tokenizer, ours, counted(tokenizer, texts(public)), stop, args.words)
     whole = np.zeros(checkpoint.shape.vocab, dtype=bool)
     whole[: len(found)] = found[: len(whole)]
     text_data.write(args.model / "vocabulary.safetensors", lambda p: save_file({"kept": np.packbits(whole)}, str(p)))

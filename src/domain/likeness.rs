@@ -7,6 +7,9 @@ use super::Language;
 /// Tenths of an answer's words, and of the text's, that stand in the other in the same order where it is a copy.
 const COPIED_TENTHS: usize = 9;
 
+/// Of so many words of a text an answer that says it over may have lost one.
+const SLIPPED_MOST: usize = 3;
+
 /// Units of a run that is a loop where it stands twice.
 const LOOPED_WORDS: usize = 3;
 const LOOPED_CHARACTERS: usize = 8;
@@ -129,6 +132,18 @@ pub fn facts_kept(text: &str, answer: &str, language: Language) -> f64 {
 pub fn facts_invented(text: &str, answer: &str, language: Language) -> usize {
     let known = forms(text);
     facts(answer, language).iter().filter(|fact| !is_among(fact, &known)).count()
+}
+
+/// Whether the answer has most of the text's words, but not all: it says the text over and slips, as in "my right mirror"
+/// for the left one. One that says it in other words has not.
+///
+/// Told of scripts with spaces only, and not of Korean, whose words end otherwise where a sentence goes on.
+pub fn slips(text: &str, answer: &str) -> bool {
+    // However the apostrophe is typed.
+    let all = |text: &str| -> BTreeSet<String> { words(&text.replace('’', "'")).collect() };
+    let (asked, said) = (all(text), all(answer));
+    let lost = asked.difference(&said).count();
+    !is_wide(text) && lost > 0 && SLIPPED_MOST * lost <= asked.len()
 }
 
 /// Whether the answer runs in a circle: a run of words that its text does not repeat, or a whole sentence, twice.
@@ -374,6 +389,23 @@ fn in_common(a: &[String], b: &[String]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slip_is_a_word_that_is_lost_where_the_text_is_said_over() {
+        let mirror = "Die Waschanlage hat meinen linken Spiegel abgerissen.";
+        for (text, answer, slipped) in [
+            (mirror, "Die Waschanlage hat meinen rechten Spiegel abgerissen, und das ist ärgerlich.", true),
+            (mirror, "Leider hat die Waschanlage meinen linken Spiegel abgerissen.", false),
+            (mirror, "Mein Auto hat nur noch einen Spiegel.", false),
+            ("We won the cup", "We won the cup, and I'm so glad.", false),
+            ("Won the cup", "Lost the cup, and I'm so sad.", true),
+            ("Anna’s cat didn’t eat", "Anna's cat didn't eat, and I'm worried.", false),
+            ("歯が痛い。", "歯が痛くて、何も手につかない。", false),
+            ("", "I'm glad.", false),
+        ] {
+            assert_eq!(slips(text, answer), slipped, "{text} {answer}");
+        }
+    }
 
     fn kept(text: &str, answer: &str) -> f64 {
         facts_kept(text, answer, Language::English)

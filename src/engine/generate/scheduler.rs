@@ -323,7 +323,11 @@ impl<R> Sequence<R> {
 
     /// Takes the next token from the logits; answers how many tokens that made.
     fn accept(&mut self, logits: &[f32], decoder: &impl Decode) -> Result<usize, RuntimeError> {
-        let place = sampler::pick(logits, self.params.sampling, self.tokens.len())
+        let favoured = self.params.copying.as_ref().and_then(|copying| {
+            let place = decoder.place(copying.next(&self.tokens)?)?;
+            Some((place, copying.bonus))
+        });
+        let place = sampler::pick(logits, self.params.sampling, self.tokens.len(), favoured)
             .ok_or_else(|| RuntimeError::Shape("no logit is a number".into()))?;
         self.note(sampler::surprise(logits, place));
         let token = decoder.token(place);
@@ -390,6 +394,7 @@ mod tests {
             max_tokens,
             stop: Arc::from([STOP]),
             sampling: Sampling::Greedy,
+            copying: None,
         }
     }
 
