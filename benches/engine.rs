@@ -122,7 +122,6 @@ fn scheduling(criterion: &mut Criterion) {
                 max_tokens: TOKENS,
                 stop: Arc::from([]),
                 sampling,
-                copying: None,
             };
             group.throughput(Throughput::Elements((live * TOKENS) as u64));
             group.bench_with_input(BenchmarkId::new(kind, live), &live, |bench, &live| {

@@ -378,7 +378,6 @@ fn written_by(bundle: Bundle, prompts: &[&[u32]], max_tokens: usize) -> Vec<Vec<
         max_tokens,
         stop: Arc::from([]),
         sampling: Sampling::Greedy,
-        copying: None,
     };
     let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let later = Instant::now() + Duration::from_mins(1);
@@ -432,7 +431,6 @@ fn guesses_and_parts_of_prompts_change_no_answer() {
                 max_tokens: 24,
                 stop: Arc::from([]),
                 sampling: Sampling::Greedy,
-                copying: None,
             })
             .collect();
         let later = || Instant::now() + Duration::from_mins(1);

@@ -763,16 +763,15 @@ def _cache_names(layers: int) -> Iterator[str]:
 
 
 def _prompts(path: Path, vocabulary: Sequence[str]) -> tuple[dict[str, Any], list[int]]:
-    """The three task prompts of a model, with how much it may doubt an answer and how it is held to the text, where
-    that was measured, and the ids of its stop tokens."""
+    """The three task prompts of a model, with how much it may doubt an answer where that was measured, and the ids of
+    its stop tokens."""
     prompts = json.loads(path.read_text(encoding="utf-8"))
     tasks = {}
     for task in TASKS:
         try:
             tasks[task] = {part: prompts["tasks"][task][part] for part in ("prefix", "suffix")}
-            for bound in ("most_doubt", "copy_bonus"):
-                if bound in prompts["tasks"][task]:
-                    tasks[task][bound] = float(prompts["tasks"][task][bound])
+            if "most_doubt" in prompts["tasks"][task]:
+                tasks[task]["most_doubt"] = float(prompts["tasks"][task]["most_doubt"])
         except KeyError as missing:
             raise ValueError(f"{path.name} has no {missing} for the task '{task}'; add it") from None
     known = {token: index for index, token in enumerate(vocabulary)}

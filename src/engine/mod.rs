@@ -15,7 +15,7 @@ use std::{
 };
 
 pub use batch::{BatchOptions, Batcher, Calibrated};
-pub use generate::{Copying, Finish, GenerateParams, Generation, Generator, GeneratorOptions, Lookup, Sampling};
+pub use generate::{Finish, GenerateParams, Generation, Generator, GeneratorOptions, Lookup, Sampling};
 
 use crate::runtime::RuntimeError;
 

@@ -174,10 +174,6 @@ pub struct TaskPrompt {
     /// Absent where it was not measured; then none is made again for that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub most_doubt: Option<f32>,
-    /// For a model that says the text over and slips: nats that are added to the logit of the word with which the text
-    /// goes on. Absent for none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub copy_bonus: Option<f32>,
 }
 
 /// How to feed a text classifier and read its heads.

@@ -196,11 +196,6 @@ impl Decode for Decoder {
         self.answers.as_ref().and_then(|tokens| tokens.get(usize::try_from(place).ok()?)).copied().unwrap_or(place)
     }
 
-    fn place(&self, token: u32) -> Option<u32> {
-        let Some(tokens) = &self.answers else { return Some(token) };
-        tokens.binary_search(&token).ok().and_then(|place| u32::try_from(place).ok())
-    }
-
     fn verifies(&self) -> bool {
         self.tells_each
     }

@@ -83,11 +83,6 @@ pub trait Decode: Send + 'static {
         place
     }
 
-    /// The place in the logits of a token; none of one that cannot be written.
-    fn place(&self, token: u32) -> Option<u32> {
-        Some(token)
-    }
-
     /// Whether [`Decode::verify`] can be called.
     fn verifies(&self) -> bool;
 

@@ -8,7 +8,7 @@ use std::{
 use super::ServiceError;
 use crate::{
     domain::{Polarity, ValidText, likeness},
-    engine::{Copying, Finish, GenerateParams, Generation, Generator, Sampling},
+    engine::{Finish, GenerateParams, Generation, Generator, Sampling},
     registry::manifest::{GeneratorSpec, TaskPrompt},
     runtime::{PromptTokenizer, RuntimeError},
 };
@@ -129,7 +129,6 @@ impl Writer {
                     max_tokens: 1,
                     stop: Arc::clone(&self.stop),
                     sampling: Sampling::Greedy,
-                    copying: None,
                 })
             })
             .collect::<Result<Vec<_>, RuntimeError>>()
@@ -161,18 +160,12 @@ impl Writer {
             let temperature = if attempt <= CALM_ATTEMPTS { CALM } else { LIVELY };
             Sampling::Nucleus { temperature, top_p: 0.9, seed: seed(text.as_str(), task, attempt) }
         };
-        let copying = prompt.text.copy_bonus.map(|bonus| {
-            let word =
-                |token| self.tokenizer.token(token).is_some_and(|token| token.chars().any(char::is_alphanumeric));
-            Copying { text: tokens.iter().map(|&token| (token, word(token))).collect(), bonus }
-        });
         GenerateParams {
             prefix: Arc::clone(&prompt.prefix),
             body,
             max_tokens: wanted.min(room),
             stop: Arc::clone(&self.stop),
             sampling,
-            copying,
         }
     }
 

@@ -71,10 +71,6 @@ impl Decode for Adder {
         self.vocab - 1 - place
     }
 
-    fn place(&self, token: u32) -> Option<u32> {
-        self.vocab.checked_sub(1 + token)
-    }
-
     fn verifies(&self) -> bool {
         true
     }

@@ -1,6 +1,5 @@
 //! Text generation: one scheduler thread a model, several sequences at once over the rows of a KV cache.
 
-mod copying;
 #[cfg(test)]
 mod doubles;
 mod lookup;
@@ -18,7 +17,6 @@ use std::{
 
 use tokio::sync::oneshot;
 
-pub use copying::Copying;
 pub use lookup::Lookup;
 pub use sampler::Sampling;
 pub use scheduler::{Finish, Generation};
@@ -57,8 +55,6 @@ pub struct GenerateParams {
     pub stop: Arc<[u32]>,
     /// How tokens are chosen.
     pub sampling: Sampling,
-    /// Which text the answer is held to; none is held to any.
-    pub copying: Option<Copying>,
 }
 
 /// Rows that a decoder needs for `sequences` at once: theirs and those of the cached prefixes.
@@ -276,7 +272,7 @@ mod tests {
 
     fn sequence(body: &[u32]) -> GenerateParams {
         let (prefix, stop): (Arc<[u32]>, Arc<[u32]>) = (Arc::from([1, 2]), Arc::from([]));
-        GenerateParams { prefix, body: body.to_vec(), max_tokens: 4, stop, sampling: Sampling::Greedy, copying: None }
+        GenerateParams { prefix, body: body.to_vec(), max_tokens: 4, stop, sampling: Sampling::Greedy }
     }
 
     fn soon() -> Instant {

@@ -20,25 +20,12 @@ pub enum Sampling {
 /// Tokens considered by nucleus sampling; the tail beyond them is noise for any useful `top_p`.
 const NUCLEUS_TOKENS: usize = 64;
 
-/// Picks the logit whose token is the answer's `step`-th (0-based). The place of `favoured` counts as so much higher.
-/// `None` when none is a number.
-pub(super) fn pick(logits: &[f32], sampling: Sampling, step: usize, favoured: Option<(u32, f32)>) -> Option<u32> {
-    let raised = favoured.and_then(|(place, bonus)| Some((place, at(logits, place)? + bonus)));
+/// Picks the logit whose token is the answer's `step`-th (0-based). `None` when none is a number.
+pub(super) fn pick(logits: &[f32], sampling: Sampling, step: usize) -> Option<u32> {
     match sampling {
-        Sampling::Greedy => {
-            let best = argmax(logits);
-            raised
-                .filter(|&(_, logit)| best.and_then(|best| at(logits, best)).is_none_or(|highest| logit > highest))
-                .map_or(best, |(place, _)| Some(place))
-        }
-        Sampling::Nucleus { temperature, top_p, seed } => {
-            nucleus(likeliest(logits, raised), temperature, top_p, uniform(seed, step))
-        }
+        Sampling::Greedy => argmax(logits),
+        Sampling::Nucleus { temperature, top_p, seed } => nucleus(logits, temperature, top_p, uniform(seed, step)),
     }
-}
-
-fn at(logits: &[f32], place: u32) -> Option<f32> {
-    logits.get(usize::try_from(place).ok()?).copied()
 }
 
 /// Logits this far below the highest, in nats, are left out of a sum of probabilities: all of a vocabulary of 100,000
@@ -47,9 +34,8 @@ const NEGLIGIBLE: f32 = 16.0;
 
 /// How unlikely the model finds the token of this place, whatever the temperature: −ln p, in nats.
 pub(super) fn surprise(logits: &[f32], place: u32) -> f32 {
-    let (Some(chosen), Some(highest)) = (at(logits, place), argmax(logits).and_then(|best| at(logits, best))) else {
-        return 0.0;
-    };
+    let value = |place: u32| logits.get(usize::try_from(place).ok()?).copied();
+    let (Some(chosen), Some(highest)) = (value(place), argmax(logits).and_then(value)) else { return 0.0 };
     let least = highest - NEGLIGIBLE;
     let mut sum = 0.0_f32;
     // Most of a vocabulary is far below, and a part of it is told to be so at once.
@@ -79,7 +65,8 @@ fn argmax(logits: &[f32]) -> Option<u32> {
     u32::try_from(place).ok()
 }
 
-fn nucleus(candidates: Vec<(usize, f32)>, temperature: f32, top_p: f32, draw: f32) -> Option<u32> {
+fn nucleus(logits: &[f32], temperature: f32, top_p: f32, draw: f32) -> Option<u32> {
+    let candidates = likeliest(logits);
     let highest = candidates.first()?.1;
     let weight = |logit: f32| ((logit - highest) / temperature).exp();
     let total: f32 = candidates.iter().map(|&(_, logit)| weight(logit)).sum();
@@ -104,8 +91,7 @@ fn nucleus(candidates: Vec<(usize, f32)>, temperature: f32, top_p: f32, draw: f3
 }
 
 /// The places of the [`NUCLEUS_TOKENS`] highest numbers and those numbers, the highest first and of equals the first.
-/// `raised` is a place that has another number than it says there.
-fn likeliest(logits: &[f32], raised: Option<(u32, f32)>) -> Vec<(usize, f32)> {
+fn likeliest(logits: &[f32]) -> Vec<(usize, f32)> {
     const TOGETHER: usize = 16;
     let by_logit = |a: &(usize, f32), b: &(usize, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
     let mut kept: Vec<(usize, f32)> = Vec::with_capacity(2 * NUCLEUS_TOKENS);
@@ -122,12 +108,6 @@ fn likeliest(logits: &[f32], raised: Option<(u32, f32)>) -> Vec<(usize, f32)> {
             least = last.1;
             kept.truncate(NUCLEUS_TOKENS);
         }
-    }
-    if let Some((place, logit)) = raised.and_then(|(place, logit)| Some((usize::try_from(place).ok()?, logit)))
-        && !logit.is_nan()
-    {
-        kept.retain(|&(other, _)| other != place);
-        kept.push((place, logit));
     }
     kept.sort_unstable_by(by_logit);
     kept.truncate(NUCLEUS_TOKENS);
@@ -151,21 +131,19 @@ mod tests {
 
     #[test]
     fn greedy_takes_the_first_of_equals_and_skips_nan() {
-        assert_eq!(pick(&[0.0, f32::NAN, 3.0, 3.0], Sampling::Greedy, 0, None), Some(2));
-        assert_eq!(pick(&[f32::NAN], Sampling::Greedy, 0, None), None);
+        assert_eq!(pick(&[0.0, f32::NAN, 3.0, 3.0], Sampling::Greedy, 0), Some(2));
+        assert_eq!(pick(&[f32::NAN], Sampling::Greedy, 0), None);
         let mut long: Vec<f32> = (0..100_u8).map(|n| f32::from(n % 50)).collect();
-        assert_eq!(pick(&long, Sampling::Greedy, 0, None), Some(49));
+        assert_eq!(pick(&long, Sampling::Greedy, 0), Some(49));
         long.push(50.0);
-        assert_eq!(pick(&long, Sampling::Greedy, 0, None), Some(100));
+        assert_eq!(pick(&long, Sampling::Greedy, 0), Some(100));
     }
 
     #[test]
     fn equal_seeds_draw_equal_tokens_and_other_seeds_differ() {
         let logits: Vec<f32> = (0..100_u8).map(|n| f32::from(n % 7)).collect();
         let draw = |seed| -> Vec<_> {
-            (0..32)
-                .map(|step| pick(&logits, Sampling::Nucleus { temperature: 1.0, top_p: 0.95, seed }, step, None))
-                .collect()
+            (0..32).map(|step| pick(&logits, Sampling::Nucleus { temperature: 1.0, top_p: 0.95, seed }, step)).collect()
         };
         assert_eq!(draw(1), draw(1));
         assert_ne!(draw(1), draw(2));
@@ -176,7 +154,7 @@ mod tests {
         // Probabilities are about 0.66, 0.24, 0.09 and crumbs: 0.9 of the mass is the first two or three.
         let logits = [4.0, 3.0, 2.0, -20.0, -20.0];
         for seed in 0..200 {
-            let token = pick(&logits, Sampling::Nucleus { temperature: 1.0, top_p: 0.9, seed }, 0, None);
+            let token = pick(&logits, Sampling::Nucleus { temperature: 1.0, top_p: 0.9, seed }, 0);
             assert!(matches!(token, Some(0..=2)), "{token:?}");
         }
     }
@@ -191,23 +169,8 @@ mod tests {
             let mut sorted: Vec<(usize, f32)> = logits.iter().copied().enumerate().filter(|l| !l.1.is_nan()).collect();
             sorted.sort_by(|a, b| b.1.total_cmp(&a.1));
             sorted.truncate(NUCLEUS_TOKENS);
-            assert_eq!(likeliest(&logits, None), sorted, "{length}");
+            assert_eq!(likeliest(&logits), sorted, "{length}");
         }
-    }
-
-    #[test]
-    fn what_is_favoured_wins_by_no_more_than_its_bonus() {
-        let logits = [1.0, 3.0, 2.0, f32::NAN];
-        let greedy = |favoured| pick(&logits, Sampling::Greedy, 0, favoured);
-        assert_eq!(greedy(Some((2, 1.5))), Some(2));
-        assert_eq!(greedy(Some((2, 0.5))), Some(1));
-        for nothing in [None, Some((3, 9.0)), Some((4, 9.0)), Some((1, 9.0))] {
-            assert_eq!(greedy(nothing), Some(1), "{nothing:?}");
-        }
-        assert_eq!(likeliest(&logits, Some((0, 2.5))), [(1, 3.0), (0, 2.5), (2, 2.0)]);
-        let surely = Sampling::Nucleus { temperature: 1.0, top_p: 0.9, seed: 1 };
-        assert_eq!(pick(&logits, surely, 0, Some((0, 30.0))), Some(0));
-        assert_eq!(pick(&[f32::NAN], Sampling::Greedy, 0, Some((0, 1.0))), None);
     }
 
     #[test]
@@ -225,7 +188,7 @@ mod tests {
     fn draws_follow_the_probabilities() {
         let logits = [(0.75_f32).ln(), (0.25_f32).ln()];
         let firsts = (0..4000)
-            .filter(|&seed| pick(&logits, Sampling::Nucleus { temperature: 1.0, top_p: 1.0, seed }, 3, None) == Some(0))
+            .filter(|&seed| pick(&logits, Sampling::Nucleus { temperature: 1.0, top_p: 1.0, seed }, 3) == Some(0))
             .count();
         assert!((2850..3150).contains(&firsts), "{firsts} of 4000, expected about 3000");
     }

@@ -323,11 +323,7 @@ impl<R> Sequence<R> {
 
     /// Takes the next token from the logits; answers how many tokens that made.
     fn accept(&mut self, logits: &[f32], decoder: &impl Decode) -> Result<usize, RuntimeError> {
-        let favoured = self.params.copying.as_ref().and_then(|copying| {
-            let place = decoder.place(copying.next(&self.tokens)?)?;
-            Some((place, copying.bonus))
-        });
-        let place = sampler::pick(logits, self.params.sampling, self.tokens.len(), favoured)
+        let place = sampler::pick(logits, self.params.sampling, self.tokens.len())
             .ok_or_else(|| RuntimeError::Shape("no logit is a number".into()))?;
         self.note(sampler::surprise(logits, place));
         let token = decoder.token(place);
@@ -394,7 +390,6 @@ mod tests {
             max_tokens,
             stop: Arc::from([STOP]),
             sampling: Sampling::Greedy,
-            copying: None,
         }
     }
 
