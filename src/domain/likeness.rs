@@ -134,16 +134,16 @@ pub fn facts_invented(text: &str, answer: &str, language: Language) -> usize {
     facts(answer, language).iter().filter(|fact| !is_among(fact, &known)).count()
 }
 
-/// Whether the answer has most of the text's words, but not all: it says the text over and slips, as in "my right mirror"
-/// for the left one. One that says it in other words has not.
+/// How many of the text's words an answer loses that has most of them: it says the text over and slips, as in "my right
+/// mirror" for the left one. One that says it in other words loses none.
 ///
 /// Told of scripts with spaces only, and not of Korean, whose words end otherwise where a sentence goes on.
-pub fn slips(text: &str, answer: &str) -> bool {
+pub fn slips(text: &str, answer: &str) -> usize {
     // However the apostrophe is typed.
     let all = |text: &str| -> BTreeSet<String> { words(&text.replace('’', "'")).collect() };
     let (asked, said) = (all(text), all(answer));
     let lost = asked.difference(&said).count();
-    !is_wide(text) && lost > 0 && SLIPPED_MOST * lost <= asked.len()
+    if is_wide(text) || SLIPPED_MOST * lost > asked.len() { 0 } else { lost }
 }
 
 /// Whether the answer runs in a circle: a run of words that its text does not repeat, or a whole sentence, twice.
@@ -393,17 +393,17 @@ mod tests {
     #[test]
     fn a_slip_is_a_word_that_is_lost_where_the_text_is_said_over() {
         let mirror = "Die Waschanlage hat meinen linken Spiegel abgerissen.";
-        for (text, answer, slipped) in [
-            (mirror, "Die Waschanlage hat meinen rechten Spiegel abgerissen, und das ist ärgerlich.", true),
-            (mirror, "Leider hat die Waschanlage meinen linken Spiegel abgerissen.", false),
-            (mirror, "Mein Auto hat nur noch einen Spiegel.", false),
-            ("We won the cup", "We won the cup, and I'm so glad.", false),
-            ("Won the cup", "Lost the cup, and I'm so sad.", true),
-            ("Anna’s cat didn’t eat", "Anna's cat didn't eat, and I'm worried.", false),
-            ("歯が痛い。", "歯が痛くて、何も手につかない。", false),
-            ("", "I'm glad.", false),
+        for (text, answer, lost) in [
+            (mirror, "Die Waschanlage hat meinen rechten Spiegel abgerissen, und das ist ärgerlich.", 1),
+            (mirror, "Leider hat die Waschanlage meinen linken Spiegel abgerissen.", 0),
+            (mirror, "Mein Auto hat nur noch einen Spiegel.", 0),
+            ("We won the cup", "We won the cup, and I'm so glad.", 0),
+            ("Won the cup", "Lost the cup, and I'm so sad.", 1),
+            ("Anna’s cat didn’t eat", "Anna's cat didn't eat, and I'm worried.", 0),
+            ("歯が痛い。", "歯が痛くて、何も手につかない。", 0),
+            ("", "I'm glad.", 0),
         ] {
-            assert_eq!(slips(text, answer), slipped, "{text} {answer}");
+            assert_eq!(slips(text, answer), lost, "{text} {answer}");
         }
     }
 

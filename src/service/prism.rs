@@ -109,8 +109,8 @@ struct Quality {
     invented: usize,
     /// 0 where the input denies something and it nothing, else 1.
     denial: f64,
-    /// It says the input over and loses a word of it.
-    slips: bool,
+    /// Words of the input that it loses where it says that over.
+    slips: usize,
     /// Probability that it is said in the light that was asked for; 1 where none was, or no model tells.
     light: f64,
     /// How much the model doubts it; above 1 it is made again.
@@ -137,7 +137,7 @@ impl Quality {
             _ => 1.5,
         };
         let facts = 1.5 * self.facts + 0.5 * self.denial;
-        let kept = self.facts >= 1.0 && self.denial >= 1.0 && self.invented == 0 && !self.slips;
+        let kept = self.facts >= 1.0 && self.denial >= 1.0 && self.invented == 0 && self.slips == 0;
         let flawless = self.whole && kept && self.light >= LEAST_LIGHT;
         let trusted = if flawless { 4.0 - 2.0 * self.doubt.clamp(0.0, 2.0) } else { 0.0 };
         // From 0 to 11.
@@ -157,7 +157,7 @@ impl Quality {
             Some("polarity")
         } else if !self.whole {
             Some("broken")
-        } else if self.facts < 1.0 || self.invented > 0 || self.denial < 1.0 || self.slips {
+        } else if self.facts < 1.0 || self.invented > 0 || self.denial < 1.0 || self.slips > 0 {
             Some("facts")
         } else if self.doubt > 1.0 {
             Some("doubt")
@@ -362,7 +362,7 @@ fn assess(text: &str, task: Task, answer: &Written, judgement: Judgement, bound:
         facts,
         invented: likeness::facts_invented(text, said, language),
         denial: if drops_not { 0.0 } else { 1.0 },
-        slips: task != Task::Reply && likeness::slips(text, said),
+        slips: if task == Task::Reply { 0 } else { likeness::slips(text, said) },
         light: light.unwrap_or(1.0),
         doubt: f64::from(*doubt),
     }
@@ -380,7 +380,7 @@ mod tests {
         facts: 1.0,
         invented: 0,
         denial: 1.0,
-        slips: false,
+        slips: 0,
         light: 1.0,
         doubt: 0.0,
     };
@@ -422,7 +422,7 @@ mod tests {
         assert_eq!(doubted(1.1, won).0.failure(Pair::Right), Some("doubt"));
         assert_eq!(doubted(0.9, won).0.failure(Pair::Right), None);
         // So does what loses a word.
-        let slipped = |words: &str| (Quality { slips: true, ..RIGHT }, words.to_owned());
+        let slipped = |words: &str| (Quality { slips: 1, ..RIGHT }, words.to_owned());
         assert_eq!(slipped(won).0.failure(Pair::Right), Some("facts"));
         assert_eq!(chosen(&[vec![slipped(won), doubted(1.1, hurts)]]), [hurts]);
         assert_eq!(chosen(&[vec![doubted(1.1, won), doubted(1.2, hurts), doubted(0.7, hurts)]]), [hurts]);

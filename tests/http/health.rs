@@ -109,7 +109,9 @@ async fn a_full_queue_is_no_proof_of_a_model_that_has_never_answered() {
             assert_eq!(text["ready"], false);
         };
         let (answers, ()) = tokio::join!(futures_util::future::join_all(waiting), asked);
-        answers.iter().for_each(|answer| answer.assert_ok());
+        for answer in answers {
+            answer.assert_ok();
+        }
     });
     // It has moved.
     tokio::time::sleep(Duration::from_millis(1100)).await;

@@ -104,8 +104,8 @@ fn likeliest(logits: &[f32]) -> Vec<(usize, f32)> {
         let places = number * TOGETHER..;
         kept.extend(places.zip(some.iter().copied()).filter(|&(_, logit)| logit > least));
         if kept.len() > 2 * NUCLEUS_TOKENS - TOGETHER {
-            let (_, last, _) = kept.select_nth_unstable_by(NUCLEUS_TOKENS - 1, by_logit);
-            least = last.1;
+            let (_, lowest, _) = kept.select_nth_unstable_by(NUCLEUS_TOKENS - 1, by_logit);
+            least = lowest.1;
             kept.truncate(NUCLEUS_TOKENS);
         }
     }
