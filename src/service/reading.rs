@@ -137,32 +137,16 @@ impl TextReader {
         let deadline = Instant::now() + time;
         let ReaderStages { detector, orientation, recogniser } = &self.stages;
         let grey = |width: u32, height: u32| vec![128; width as usize * height as usize * 3];
-        let detected = async {
-            if !detector.answered_within(span) {
-                let side = self.spec.detector.multiple;
-                let page = PagePixels { width: side as usize, height: side as usize, rgb: grey(side, side) };
-                detector.submit(vec![page], deadline).await?;
-            }
-            Ok(())
-        };
-        let turned = async {
-            if !orientation.answered_within(span) {
-                let spec = self.spec.orientation;
-                let line = LinePixels { width: spec.width as usize, rgb: grey(spec.width, spec.height) };
-                orientation.submit(vec![line], deadline).await?;
-            }
-            Ok(())
-        };
-        let recognised = async {
-            if !recogniser.answered_within(span) {
-                let spec = self.spec.recogniser;
-                let line = LinePixels { width: spec.least_width as usize, rgb: grey(spec.least_width, spec.height) };
-                recogniser.submit(vec![line], deadline).await?;
-            }
-            Ok(())
-        };
+        let line = |width: u32, height: u32| LinePixels { width: width as usize, rgb: grey(width, height) };
+        let side = self.spec.detector.multiple;
+        let page = || PagePixels { width: side as usize, height: side as usize, rgb: grey(side, side) };
+        let (turned, read) = (self.spec.orientation, self.spec.recogniser);
         // One after the other, whatever became of the one before: each is to prove itself.
-        gravest([detected.await, turned.await, recognised.await])
+        gravest([
+            proven(detector, span, deadline, page).await,
+            proven(orientation, span, deadline, || line(turned.width, turned.height)).await,
+            proven(recogniser, span, deadline, || line(read.least_width, read.height)).await,
+        ])
     }
 
     /// Reads a picture's file: one text for each frame that has any.
@@ -515,6 +499,19 @@ fn arranged(found: Vec<Vec<Read>>, sizes: &[(u32, u32)], turned_over: &[bool]) -
         PageText { passages: passages.filter(|lines| !lines.is_empty()).collect() }
     };
     sheets.map(page).filter(|page| !page.passages.is_empty()).collect()
+}
+
+/// Shows a network something plain, unless it has answered within this span.
+async fn proven<I: Send + 'static, O: Send + 'static>(
+    stage: &Batcher<I, O>,
+    span: Duration,
+    deadline: Instant,
+    plain: impl FnOnce() -> I,
+) -> Result<(), ServiceError> {
+    if !stage.answered_within(span) {
+        stage.submit(vec![plain()], deadline).await?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
