@@ -246,12 +246,16 @@ def company(recipe: Mapping, model_dir: Path) -> dict:
 
 
 def trained(model_dir: Path) -> str:
-    """Hex SHA-256 over what training has made of a classifier: its delta and its own calibration."""
+    """Hex SHA-256 over all by which a classifier judges harm: its delta and its own calibration."""
     recipe = json.loads((model_dir / "model.json").read_text(encoding="utf-8"))["components"]["text"]
     settings = json.loads((model_dir / recipe["calibration"]).read_text(encoding="utf-8"))
-    # What it says together with others is not what it says to others.
-    settings.pop("ensemble", None)
-    delta = hashlib.sha256((model_dir / recipe["delta"]).read_bytes()).hexdigest()
+    # What it says together with others is not what it says to others, and what has nothing to express is no harm.
+    for other in ("ensemble", "expressibility"):
+        settings.pop(other, None)
+    delta = {
+        name: hashlib.sha256(value.tobytes()).hexdigest()
+        for name, value in load_file(model_dir / recipe["delta"]).items() if not name.startswith("expressibility.")
+    }
     return hashlib.sha256(json.dumps([delta, settings], sort_keys=True).encode()).hexdigest()
 
 

@@ -18,7 +18,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save, save_file
 from tokenizers import Tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -416,10 +416,11 @@ def test_a_calibration_of_other_categories_is_refused(noise, delta, tmp_path):
 
 def test_an_ensemble_is_refused_once_a_member_has_changed(tmp_path):
     recipes = {}
+    heads = {f"{head}.bias": np.arange(5, dtype=np.float32) for head in ("harm", "expressibility")}
     for name in ("own", "other"):
         (tmp_path / name).mkdir()
         recipes[name] = {"delta": "text.safetensors", "calibration": "text.json"}
-        (tmp_path / name / "text.safetensors").write_bytes(name.encode())
+        (tmp_path / name / "text.safetensors").write_bytes(save(heads))
         (tmp_path / name / "text.json").write_text(json.dumps({"calibration": [1, 2]}), encoding="utf-8")
         (tmp_path / name / "model.json").write_text(json.dumps({"components": {"text": recipes[name]}}), encoding="utf-8")
     own, other = tmp_path / "own", tmp_path / "other"
@@ -431,10 +432,13 @@ def test_an_ensemble_is_refused_once_a_member_has_changed(tmp_path):
     assert found == {"elsewhere": "other", "ensemble": {"members": ["other"], "calibration": [place] * 5}}
     assert encoder.company(recipes["own"], own) == {}
 
-    # What a member says together with others is nothing to this one.
-    (other / "text.json").write_text(json.dumps({"calibration": [1, 2], "ensemble": together}), encoding="utf-8")
+    # What a member says together with others is nothing to this one, nor whether it finds anything to express.
+    more = {"ensemble": together, "expressibility": {"threshold": 0.6}}
+    (other / "text.json").write_text(json.dumps({"calibration": [1, 2], **more}), encoding="utf-8")
+    (other / "text.safetensors").write_bytes(save(heads | {"expressibility.bias": heads["harm.bias"] + 1}))
     assert encoder.company(recipe, own) == found
-    for path, changed in ((other / "text.safetensors", b"otter"), (other / "text.json", b'{"calibration": [1, 3]}')):
+    harsher = save(heads | {"harm.bias": heads["harm.bias"] + 1})
+    for path, changed in ((other / "text.safetensors", harsher), (other / "text.json", b'{"calibration": [1, 3]}')):
         before = path.read_bytes()
         path.write_bytes(changed)
         with pytest.raises(ValueError, match="calibrated with other classifiers than other have now"):

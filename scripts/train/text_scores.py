@@ -88,7 +88,7 @@ class Ensemble:
     """Several classifiers that answer as one, as the server has them: the mean of their log-odds."""
 
     def __init__(self, members: list[tuple[Classifier, list[dict[str, float]]]]) -> None:
-        """Each with its calibration; the first also says what kind of text it is."""
+        """Each with its calibration."""
         self.members = members
 
     def scores(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:

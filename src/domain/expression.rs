@@ -23,6 +23,9 @@ pub enum Prism {
     Inexpressible,
 }
 
+/// How sure one classifier may be of it: one that is all too sure must not outvote the others.
+const SUREST: f32 = 1e-4;
+
 /// What kind of text this is, as far as expressing it two ways is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Expressibility {
@@ -54,22 +57,18 @@ impl Expressibility {
         }
     }
 
-    /// Picks the class from probabilities in the order of [`Self::ALL`].
+    /// How far a classifier holds a text for one of the special classes: the log-odds of all of them together, less those
+    /// of `threshold`, so that those of several classifiers can be averaged. Special from 0 on.
     ///
-    /// A text counts as special only when everything but "statement" together reaches `threshold`: refusing to
-    /// express an ordinary text costs a user more than expressing an interjection.
-    pub fn decide(probabilities: [f32; 5], threshold: f32) -> Self {
-        let [statement, special @ ..] = probabilities;
-        if 1.0 - statement < threshold || statement.is_nan() {
-            return Self::Statement;
-        }
-        let likeliest = special.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(at, _)| at);
-        match likeliest {
-            0 => Self::Acknowledgement,
-            1 => Self::Agreement,
-            2 => Self::Meaningless,
-            _ => Self::Formula,
-        }
+    /// `probabilities` are in the order of [`Self::ALL`]. What is not a number speaks for a statement: refusing to express an
+    /// ordinary text costs a user more than expressing an interjection.
+    pub fn lean([statement, ..]: [f32; 5], threshold: f32) -> f32 {
+        let odds = |special: f32| {
+            let held = special.clamp(SUREST, 1.0 - SUREST);
+            (held / (1.0 - held)).ln()
+        };
+        let lean = odds(1.0 - statement) - odds(threshold);
+        if lean.is_nan() { f32::NEG_INFINITY } else { lean }
     }
 }
 
@@ -80,21 +79,20 @@ mod tests {
     #[test]
     fn the_threshold_guards_ordinary_texts() {
         let probabilities = [0.4, 0.05, 0.05, 0.1, 0.4];
-        assert_eq!(Expressibility::decide(probabilities, 0.5), Expressibility::Formula);
-        assert_eq!(Expressibility::decide(probabilities, 0.7), Expressibility::Statement);
+        assert!(Expressibility::lean(probabilities, 0.5) > 0.0);
+        assert!(Expressibility::lean(probabilities, 0.7) < 0.0);
+        assert!(Expressibility::lean([0.5, 0.5, 0.0, 0.0, 0.0], 0.5) >= 0.0, "at the threshold a text is special");
     }
 
     #[test]
-    fn each_class_is_reached() {
-        for (at, class) in Expressibility::ALL.into_iter().enumerate() {
-            let mut probabilities = [0.0; 5];
-            probabilities[at] = 1.0;
-            assert_eq!(Expressibility::decide(probabilities, 0.5), class);
-        }
+    fn one_that_is_sure_beyond_measure_is_one_voice_yet() {
+        let sure = Expressibility::lean([0.0, 0.0, 0.0, 0.0, 1.0], 0.5);
+        let others = Expressibility::lean([0.999_99, 0.000_01, 0.0, 0.0, 0.0], 0.6);
+        assert!(sure.is_finite() && sure + others < 0.0);
     }
 
     #[test]
     fn a_broken_score_never_hides_a_text() {
-        assert_eq!(Expressibility::decide([f32::NAN; 5], 0.5), Expressibility::Statement);
+        assert!(Expressibility::lean([f32::NAN; 5], 0.5) < 0.0);
     }
 }

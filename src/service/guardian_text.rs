@@ -18,10 +18,14 @@ use super::{
     text_model::{INLINE_BYTES, Opinion, TextModel},
 };
 use crate::{
-    domain::{Expressibility, Scores},
+    domain::Scores,
     registry::manifest::Calibration,
     runtime::together,
 };
+
+/// Characters up to which a text is looked at twice for whether anything can be expressed of it; what has nothing to
+/// express is short.
+const SHORT_TEXT: usize = 120;
 
 /// The text classifier of an identifier, with the company that it has.
 pub struct TextGuardian {
@@ -45,7 +49,8 @@ pub struct Company {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Judgement {
     pub(super) scores: Scores,
-    pub(super) expressibility: Expressibility,
+    /// How far they hold that nothing can be expressed: from 0 on it is so; none where no model tells.
+    pub(super) lean: Option<f32>,
     /// Probability that the text is said in a positive light; none where no model tells.
     pub(super) positive: Option<f32>,
 }
@@ -121,6 +126,34 @@ impl TextGuardian {
         }
     }
 
+    /// Whether nothing can be expressed of a text that was judged so.
+    ///
+    /// Of a short one that its own classifier judged alone, the one that is loaded for other languages is asked too: they err
+    /// in different places, and beside the work of a generator a second look costs nothing.
+    ///
+    /// # Errors
+    /// Those of that classifier.
+    pub(super) async fn inexpressible(
+        &self,
+        text: &str,
+        judgement: Judgement,
+        deadline: Instant,
+    ) -> Result<bool, ServiceError> {
+        let mut lean = judgement.lean;
+        if let Some(second) = self.second_look(text) {
+            let opinions = second.opinions(vec![text.to_owned()], deadline).await?;
+            lean = mean_lean(opinions.into_iter().map(|opinion| opinion.lean).chain([lean]));
+        }
+        Ok(lean.is_some_and(|lean| lean >= 0.0))
+    }
+
+    /// Who else is asked whether anything can be expressed of a text.
+    fn second_look(&self, text: &str) -> Option<&TextModel> {
+        let short = text.chars().nth(SHORT_TEXT).is_none();
+        let other = self.company.elsewhere.as_deref().filter(|_| short)?;
+        (self.bench(language::is_english(text)) == Bench::Own).then_some(other)
+    }
+
     /// Has each text judged by those who read it, all of them at the same time.
     async fn classify(&self, texts: Vec<String>, deadline: Instant) -> Result<Vec<Judgement>, ServiceError> {
         let (texts, english) = self.told_apart(texts).await?;
@@ -145,10 +178,12 @@ impl TextGuardian {
             Bench::Elsewhere => elsewhere.next().map(Judgement::of),
             Bench::Together => {
                 let own = own.next()?;
-                let others = beside.iter_mut().map(|opinions| Some(opinions.next()?.harm));
-                let said = others.chain([Some(own.harm)]).collect::<Option<Vec<_>>>()?;
+                let others = beside.iter_mut().map(Iterator::next);
+                let said = others.chain([Some(own)]).collect::<Option<Vec<_>>>()?;
                 let (_, calibration) = self.company.beside.as_ref()?;
-                Some(Judgement::of(Opinion { harm: together(&said, calibration), ..own }))
+                let harm: Vec<_> = said.iter().map(|opinion| opinion.harm).collect();
+                let lean = mean_lean(said.iter().map(|opinion| opinion.lean));
+                Some(Judgement::of(Opinion { harm: together(&harm, calibration), lean, ..own }))
             }
         });
         judgements.collect::<Option<_>>().ok_or(ServiceError::Internal)
@@ -190,7 +225,15 @@ impl TextGuardian {
 }
 
 impl Judgement {
-    fn of(Opinion { harm, expressibility, positive }: Opinion) -> Self {
-        Self { scores: Scores::new(harm), expressibility, positive }
+    fn of(Opinion { harm, lean, positive }: Opinion) -> Self {
+        Self { scores: Scores::new(harm), lean, positive }
     }
+}
+
+/// The mean of what those say who have a head for it.
+fn mean_lean(leans: impl Iterator<Item = Option<f32>>) -> Option<f32> {
+    let leans: Vec<f32> = leans.flatten().collect();
+    #[expect(clippy::cast_precision_loss, reason = "a handful of classifiers")]
+    let count = leans.len() as f32;
+    (!leans.is_empty()).then(|| leans.iter().sum::<f32>() / count)
 }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     domain::{
-        Category, Expressibility, Fixed, Language, Polarity, Prism, Threshold, ValidText, fixed, likeness, negation,
+        Category, Fixed, Language, Polarity, Prism, Threshold, ValidText, fixed, likeness, negation,
     },
     telemetry::Metrics,
 };
@@ -233,7 +233,7 @@ pub(super) async fn express(desk: Desk<'_>, text: ValidText, deadline: Instant) 
     if let Some(fixed) = fixed::due(judgement.scores, language) {
         return Ok(fixed.prism());
     }
-    if judgement.expressibility != Expressibility::Statement {
+    if desk.guardian.inexpressible(text.as_str(), judgement, deadline).await? {
         return Ok(Prism::Inexpressible);
     }
     let tasks = [Task::Express(Polarity::Positive), Task::Express(Polarity::Negative)];

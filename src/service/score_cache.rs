@@ -168,7 +168,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        domain::{Expressibility, Scores},
+        domain::Scores,
         telemetry::Metrics,
     };
 
@@ -206,7 +206,7 @@ mod tests {
     #[expect(clippy::cast_precision_loss, reason = "a short text")]
     fn judgement(text: &str) -> Judgement {
         let scores = Scores::new([text.len() as f32 / 100.0; 5]);
-        Judgement { scores, expressibility: Expressibility::Statement, positive: None }
+        Judgement { scores, lean: None, positive: None }
     }
 
     fn all(texts: &[&str]) -> Vec<String> {

@@ -36,7 +36,7 @@ pub struct TextModel {
     long_texts: Arc<Semaphore>,
     batcher: Batcher<Window, TextOutput>,
     languages: Languages,
-    special_threshold: f32,
+    special_threshold: Option<f32>,
     /// Whether it has the head that tells the light of a text: a classifier with labels has none.
     tells_light: bool,
     /// Held through a canary: several guardians may want one at once.
@@ -49,7 +49,8 @@ pub struct TextModel {
 pub(super) struct Opinion {
     /// Calibrated probabilities in the order of `Category::ALL`.
     pub(super) harm: [f32; 5],
-    pub(super) expressibility: Expressibility,
+    /// How far it holds that nothing can be expressed ([`Expressibility::lean`]); none where no head tells.
+    pub(super) lean: Option<f32>,
     /// Probability that the text is said in a positive light, by its first window; none where no head tells.
     pub(super) positive: Option<f32>,
 }
@@ -69,8 +70,7 @@ impl TextModel {
             long_texts: Arc::new(Semaphore::new(LONG_TEXTS)),
             batcher,
             languages: spec.languages,
-            // A model without that head takes every text for a statement, whatever the threshold.
-            special_threshold: spec.expressibility.as_ref().map_or(1.0, |head| head.threshold),
+            special_threshold: spec.expressibility.as_ref().map(|head| head.threshold),
             tells_light: spec.labels.is_none(),
             probing: Mutex::default(),
             metrics,
@@ -177,7 +177,7 @@ impl TextModel {
             .unwrap_or([1.0, 0.0, 0.0, 0.0, 0.0]);
         Opinion {
             harm,
-            expressibility: Expressibility::decide(plainest, self.special_threshold),
+            lean: self.special_threshold.map(|threshold| Expressibility::lean(plainest, threshold)),
             positive: windows.first().and_then(|window| window.positive),
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dichroic::{engine::batch::BUDGETS, service::ScoreCacheOptions};
 use serde_json::json;
 
-use crate::support::{Answer, GUARD_TEXT, MODERATIONS, Server, Setup};
+use crate::support::{Answer, GUARD_TEXT, MODERATIONS, PRISMS, Server, Setup};
 
 const NAMES: [&str; 3] = ["other", "second", "third"];
 
@@ -116,4 +116,50 @@ async fn their_answer_is_remembered_as_one_and_each_is_measured() {
         let told = metrics.text().lines().find_map(|line| line.strip_prefix(&name)).unwrap();
         assert!(BUDGETS.contains(&told.parse().unwrap()), "{told}");
     }
+}
+
+/// Whether nothing can be expressed, by what `model` answers.
+async fn inexpressible(server: &Server, model: &str, text: &str) -> bool {
+    let answer = server.post(PRISMS, &json!({"model": model, "text": text})).await;
+    answer.assert_ok();
+    answer.json() == json!({"positive": "false", "negative": "false"})
+}
+
+#[tokio::test]
+async fn whether_anything_can_be_expressed_is_told_by_all_who_look() {
+    let server = server();
+    for (model, scores, expected) in [
+        // Both judge: the mean of their log-odds decides.
+        ("beta-3-haiku", "special=0.8 second:special=0.7", true),
+        ("beta-3-haiku", "special=0.4 second:special=0.9", true),
+        ("beta-3-haiku", "special=0.8 second:special=0.1", false),
+        ("beta-3-haiku", "special=0.8", false),
+        ("beta-3-haiku", "special=0.4 second:special=0.4 third:special=0.99", false),
+        // One judges, and the one for other languages is asked as well.
+        ("gamma-1.5-flash", "special=0.8 third:special=0.7", true),
+        ("gamma-1.5-flash", "special=0.4 third:special=0.9", true),
+        ("gamma-1.5-flash", "special=0.8 third:special=0.1", false),
+        ("gamma-1.5-flash", "special=1 third:special=0.1", true),
+    ] {
+        let found = inexpressible(&server, model, &format!("I think that this is {scores}")).await;
+        assert_eq!(found, expected, "{model}: {scores}");
+    }
+}
+
+#[tokio::test]
+async fn a_second_look_is_for_short_texts_and_not_for_moderation() {
+    let server = server();
+    let looks = async || batches(&server).await[2];
+    let text = "I think that this is special=0.9 third:special=0.05";
+    server.post(GUARD_TEXT, &json!({"model": "gamma-1.5-flash", "text": text})).await.assert_ok();
+    assert_eq!(looks().await, 0);
+    assert!(!inexpressible(&server, "gamma-1.5-flash", text).await);
+    assert_eq!(looks().await, 1);
+    let long = format!("{} third:special=0.9", "I think that this is a long text. ".repeat(4));
+    assert!(!inexpressible(&server, "gamma-1.5-flash", &long).await);
+    assert_eq!(looks().await, 1);
+    // Without the second one there is no answer.
+    let failing = "I think that this is third:reader:fail";
+    let answer = server.post(PRISMS, &json!({"model": "gamma-1.5-flash", "text": failing})).await;
+    answer.assert_error(500, "internal_error");
 }

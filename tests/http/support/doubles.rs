@@ -76,7 +76,8 @@ fn read(text: &str, heeds: &str) -> Result<TextOutput, RuntimeError> {
         _ => 0,
     };
     let mut expressibility = [0.0; 5];
-    expressibility[class] = 1.0;
+    expressibility[class] = 1.0 - score("special");
+    expressibility[4] += score("special");
     let positive = if text.contains("bright") {
         Some(0.9)
     } else if text.contains("dark") {

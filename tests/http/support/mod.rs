@@ -78,7 +78,8 @@ pub(crate) struct Setup {
     /// Whether alpha is lent one that has.
     pub(crate) lent: bool,
     /// Whether beta-3-haiku has a text classifier of its own that has company: one beside it, which heeds words that begin
-    /// with `second:`, and one for other languages than English, which heeds those that begin with `third:`.
+    /// with `second:`, and one for other languages than English, which heeds those that begin with `third:`. Then
+    /// gamma-1.5-flash has one with the latter alone, and both write.
     pub(crate) ensemble: bool,
 }
 
@@ -307,12 +308,20 @@ fn models(folder: &Path, setup: &Setup, metrics: &Arc<Metrics>) -> BTreeMap<Mode
         reader: setup.reads.then(|| Arc::new(text_reader(queue, metrics))),
         light: setup.lent.then(|| Arc::new(text_guardian(folder, setup, "lent", true, metrics))),
     };
-    let own = (setup.apart || setup.ensemble).then(|| {
-        let own = text_model(folder, setup.queue, "other", Reader { light: true, heeds: "" }, metrics);
-        let company = if setup.ensemble { company(folder, setup.queue, metrics) } else { Company::default() };
-        Arc::new(guardian(own, company, setup, "other", metrics))
-    });
-    let beta = Models { text: Some(own.unwrap_or(text)), ..Models::default() };
+    let own = |name, company| {
+        let own = text_model(folder, setup.queue, name, Reader { light: true, heeds: "" }, metrics);
+        Some(Arc::new(guardian(own, company, setup, name, metrics)))
+    };
+    if setup.ensemble {
+        let writer = alpha.writer.clone();
+        let company = company(folder, setup.queue, metrics);
+        let elsewhere = Company { elsewhere: company.elsewhere.clone(), ..Company::default() };
+        let beta = Models { writer: writer.clone(), text: own("other", company), ..Models::default() };
+        let gamma = Models { writer, text: own("fourth", elsewhere), ..Models::default() };
+        return BTreeMap::from([(ModelId::Alpha, alpha), (ModelId::Beta, beta), (ModelId::Gamma, gamma)]);
+    }
+    let text = if setup.apart { own("other", Company::default()) } else { Some(text) };
+    let beta = Models { text, ..Models::default() };
     BTreeMap::from([(ModelId::Alpha, alpha), (ModelId::Beta, beta)])
 }
 
