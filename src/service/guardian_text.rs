@@ -17,11 +17,7 @@ use super::{
     readiness::gravest,
     text_model::{INLINE_BYTES, Opinion, TextModel},
 };
-use crate::{
-    domain::Scores,
-    registry::manifest::Calibration,
-    runtime::together,
-};
+use crate::{domain::Scores, registry::manifest::Calibration, runtime::together};
 
 /// Characters up to which a text is looked at twice for whether anything can be expressed of it; what has nothing to
 /// express is short.

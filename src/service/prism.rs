@@ -9,9 +9,7 @@ use super::{
     writer::{Attempt, CALM_ATTEMPTS, Task, Written},
 };
 use crate::{
-    domain::{
-        Category, Fixed, Language, Polarity, Prism, Threshold, ValidText, fixed, likeness, negation,
-    },
+    domain::{Category, Fixed, Language, Polarity, Prism, Threshold, ValidText, fixed, likeness, negation},
     telemetry::Metrics,
 };
 

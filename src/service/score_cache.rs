@@ -167,10 +167,7 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::{
-        domain::Scores,
-        telemetry::Metrics,
-    };
+    use crate::{domain::Scores, telemetry::Metrics};
 
     fn cache(entries: usize) -> ScoreCache {
         let metrics = Metrics::new().unwrap().model("double", "text");
