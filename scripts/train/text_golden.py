@@ -24,7 +24,8 @@ def sample(rows: list[text_data.Row], each: int) -> list[text_data.Row]:
     kept = [
         r for r in rows
         if r.source.startswith("authored/") and r.sentiment < 0 and len(r.text) <= 160
-        and r.side() == "validation"
+        # Of texts in other languages it says more or less nothing; the server asks another one about them.
+        and r.side() == "validation" and text_data.is_english(r)
     ]
     for source in sorted({r.source for r in kept}):
         for positive in (True, False):
