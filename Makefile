@@ -26,7 +26,7 @@ EXAMPLE := --manifest-path examples/rust/Cargo.toml
 
 .DEFAULT_GOAL := help
 .PHONY: help setup models build bundle notices demo serve test test-rust test-scripts test-clients test-models
-.PHONY: test-deploy fmt lint bench gauge bench-peers bench-profile lock clean
+.PHONY: test-deploy fmt lint bench gauge bench-peers bench-profile bench-gpu lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -114,6 +114,11 @@ bench-peers: gauge ## beside llama.cpp, onnxruntime-genai and FastAPI on the sam
 
 bench-profile: gauge ## where the time of a pass and of a request goes
 	@$(VENV_PYTHON) scripts/peers/step_profile.py
+
+bench-gpu: ## what the models do on a GPU; it needs one
+	@DEVICE=cuda $(PYTHON) scripts/setup --require cargo cc
+	@$(CARGO) build --release --locked --quiet --example gauge
+	@$(VENV_PYTHON) scripts/bench_gpu
 
 lock: ## write each requirements.lock anew from its requirements.in
 	@$(PYTHON) scripts/lock

@@ -18,6 +18,7 @@ use std::{
 };
 
 use dichroic::{
+    domain::Device,
     engine::{
         BatchOptions, Batcher, Factory, GenerateParams, Generation, Generator, GeneratorOptions, Lookup, Sampling,
         batch::BatchPolicy, generate,
@@ -42,6 +43,8 @@ enum Job {
     Generate {
         library: PathBuf,
         threads: usize,
+        #[serde(default)]
+        device: Device,
         bundle: PathBuf,
         prefix: Vec<u32>,
         /// Texts of which the first token is awaited.
@@ -55,7 +58,17 @@ enum Job {
     /// A generator that guesses tokens ahead beside the same one that does not, on both expressions of each text.
     Speculate(Speculate),
     /// A text classifier through its batches, with more waiting than it can take.
-    Moderate { library: PathBuf, threads: usize, bundle: PathBuf, windows: Vec<Vec<u32>>, seconds: f64 },
+    Moderate {
+        library: PathBuf,
+        threads: usize,
+        #[serde(default)]
+        device: Device,
+        bundle: PathBuf,
+        windows: Vec<Vec<u32>>,
+        /// How many of them make a batch; what is measured at the start, as the server does, if not given.
+        batch: Option<usize>,
+        seconds: f64,
+    },
     /// An image classifier alone, by pictures a batch.
     Classify { library: PathBuf, threads: usize, bundle: PathBuf, picture: PathBuf, batches: Vec<usize>, seconds: f64 },
     /// A server over keep-alive connections.
@@ -101,22 +114,35 @@ fn main() {
     let job: Job = serde_json::from_reader(io::stdin()).unwrap();
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let found = match job {
-        Job::Generate { library, threads, bundle, prefix, first, whole, together, tokens } => {
-            let runtime = Runtime::load(&library, threads).unwrap();
+        Job::Generate { library, threads, device, bundle, prefix, first, whole, together, tokens } => {
+            let runtime = on(device, Runtime::load(&library, threads).unwrap());
             let (generator, _) = generator(&runtime, &Arc::new(Bundle::open(&bundle).unwrap()), together.len(), None);
             tokio.block_on(generation(&generator, &prefix.into(), [&first, &whole, &together], tokens))
         }
         Job::Speculate(speculate) => tokio.block_on(speculate.run()),
-        Job::Moderate { library, threads, bundle, windows, seconds } => {
-            let batcher = batcher(&Runtime::load(&library, threads).unwrap(), &bundle, threads);
+        Job::Moderate { library, threads, device, bundle, windows, batch, seconds } => {
+            let runtime = on(device, Runtime::load(&library, threads).unwrap());
             let windows: Vec<Window> = windows.into_iter().map(Window).collect();
-            let ids = windows[0].0.clone();
-            let filler = move |tokens| Window(ids.iter().copied().cycle().take(tokens).collect());
-            // As the server does once it is ready; where nothing can be measured, both go on as they began.
-            tokio.block_on(batcher.calibrate(usize::MAX, filler));
+            let widest = windows.iter().map(|window| window.0.len()).max().unwrap();
+            let policy = match batch {
+                Some(items) => BatchPolicy { budget: items * widest, items, ..UNMEASURED },
+                None => UNMEASURED,
+            };
+            let batcher = batcher(&runtime, &bundle, threads, policy);
+            if batch.is_none() {
+                let ids = windows[0].0.clone();
+                let filler = move |tokens| Window(ids.iter().copied().cycle().take(tokens).collect());
+                // As the server does once it is ready; where nothing can be measured, both go on as they began.
+                tokio.block_on(batcher.calibrate(usize::MAX, filler));
+            }
+            let portion = batch.unwrap_or(UNMEASURED.items);
             // The first pass of a shape costs more than those that follow.
-            tokio.block_on(moderation(&batcher, &windows, Duration::from_millis(500)));
-            tokio.block_on(moderation(&batcher, &windows, Duration::from_secs_f64(seconds)))
+            tokio.block_on(moderation(&batcher, &windows, portion, Duration::from_millis(500)));
+            let mut found = tokio.block_on(moderation(&batcher, &windows, portion, Duration::from_secs_f64(seconds)));
+            let told = windows.into_iter().take(portion).collect();
+            let outputs = tokio.block_on(batcher.submit(told, later())).unwrap();
+            found["harm"] = outputs.iter().map(|output| json!(output.harm)).collect();
+            found
         }
         Job::Classify { library, threads, bundle, picture, batches, seconds } => {
             let runtime = Runtime::load(&library, threads).unwrap();
@@ -125,6 +151,14 @@ fn main() {
         Job::Load(load) => tokio.block_on(load.run()),
     };
     serde_json::to_writer(io::stdout(), &found).unwrap();
+}
+
+/// The runtime with the device that a job asks for.
+fn on(device: Device, runtime: Runtime) -> Runtime {
+    match device {
+        Device::Cpu => runtime,
+        Device::Cuda => runtime.on_cuda().unwrap(),
+    }
 }
 
 fn later() -> Instant {
@@ -266,22 +300,31 @@ impl Speculate {
     }
 }
 
-/// A batcher as the server makes it by default, before it has measured its batches. No cache is before it.
-fn batcher(runtime: &Runtime, bundle: &Path, threads: usize) -> Batcher<Window, <TextClassifier as Forward>::Output> {
+/// How the server's batches are by default, before it has measured them.
+const UNMEASURED: BatchPolicy = BatchPolicy { budget: 512, items: 64, wait: Duration::from_micros(500) };
+
+/// A batcher as the server makes it. No cache is before it.
+fn batcher(
+    runtime: &Runtime,
+    bundle: &Path,
+    threads: usize,
+    policy: BatchPolicy,
+) -> Batcher<Window, <TextClassifier as Forward>::Output> {
     let (runtime, bundle) = (runtime.clone(), Bundle::open(bundle).unwrap());
     let factory: Factory<TextClassifier> = Arc::new(move || TextClassifier::open(&runtime, &bundle));
-    let policy = BatchPolicy { budget: 512, items: 64, wait: Duration::from_micros(500) };
-    let options = BatchOptions { capacity: 1024, workers: threads.min(TextClassifier::WORKERS), policy };
+    let options =
+        BatchOptions { capacity: 1024.max(8 * policy.items), workers: threads.min(TextClassifier::WORKERS), policy };
     Batcher::start("gauge", options, &factory, &Metrics::new().unwrap().model("gauge", "text")).unwrap()
 }
 
 async fn moderation(
     batcher: &Batcher<Window, <TextClassifier as Forward>::Output>,
     windows: &[Window],
+    portion: usize,
     span: Duration,
 ) -> Value {
     const ASKERS: usize = 4;
-    let portions: Vec<&[Window]> = windows.chunks(64).collect();
+    let portions: Vec<&[Window]> = windows.chunks(portion).collect();
     let start = Instant::now();
     let counts = join_all((0..ASKERS).map(async |asker| {
         let mut count = 0;

@@ -90,10 +90,11 @@ SPECIAL_FILES = ("special", "special_more", "special_borders", "special_edges")
 EXPRESSED_FILES = (*STATEMENT_FILES, "pairs_daily", "pairs_work", "pairs_difficult", "pairs_east_asian", "pairs_european",
                    "pairs_languages")
 # Where the light of an expression is learned: those, and what generators learn whole.
-LIGHT_FILES = (*EXPRESSED_FILES, "pairs_short", "pairs_close", "pairs_close_languages", "preferred", "plain", "plain_languages", "sampled", "sampled_more")
+LIGHT_FILES = (*EXPRESSED_FILES, "pairs_short", "pairs_close", "pairs_close_languages", "preferred", "plain", "plain_languages", "sampled", "sampled_more",
+               "answered")
 # Texts of the generators' lines without harm to others: what people type all day.
 EVERYDAY_FILES = ("pairs_daily", "pairs_work", "pairs_east_asian", "pairs_european", "pairs_languages", "pairs_short", "pairs_close",
-                  "pairs_close_languages", "preferred", "plain", "plain_languages", "sampled", "sampled_more")
+                  "pairs_close_languages", "preferred", "plain", "plain_languages", "sampled", "sampled_more", "answered")
 # Share of the public pairs that is read for it.
 SENTIMENT_SHARE = 0.3
 # Ordinary writing may speak of despair; it was never read for self-harm.
