@@ -175,7 +175,7 @@ fn generator(
     let rows = generate::rows_for(together.max(1));
     let factory: Factory<Decoder> = Arc::new(move || Decoder::open(&runtime, &bundle, rows));
     let metrics = Metrics::new().unwrap().model("gauge", "generator");
-    let options = GeneratorOptions { capacity: 64, prefill_tokens: 32, lookup };
+    let options = GeneratorOptions { capacity: rows.max(64), prefill_tokens: 32, lookup };
     (Generator::start("gauge", options, &factory, &metrics).unwrap(), metrics)
 }
 

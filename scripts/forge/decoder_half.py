@@ -40,11 +40,13 @@ class _Graph(decoder._Graph):
 
 
 class _Builder(decoder._Builder):
-    """Lays the same graph with plain products; `tied` takes the head's table as embedding."""
+    """Lays the same graph with plain products; `tied` takes the head's table as embedding, `kept` are the head's rows."""
 
-    def __init__(self, checkpoint: decoder.Checkpoint, window: int, tied: bool, graph: _Graph) -> None:
-        self.checkpoint, self.window, self.tied, self.graph = checkpoint, window, tied, graph
-        self.told = checkpoint.shape.vocab
+    def __init__(
+        self, checkpoint: decoder.Checkpoint, window: int, tied: bool, graph: _Graph, kept: np.ndarray | None
+    ) -> None:
+        self.checkpoint, self.window, self.tied, self.graph, self.kept = checkpoint, window, tied, graph, kept
+        self.told = checkpoint.shape.vocab if kept is None else len(kept)
         # By how much the sums of the layers are smaller here, and with them what their norms add before the root.
         self.factor = math.sqrt(checkpoint.shape.width) if checkpoint.shape.gemma else 1.0
         self.shape = replace(checkpoint.shape, epsilon=checkpoint.shape.epsilon / self.factor**2)
@@ -77,10 +79,13 @@ class _Builder(decoder._Builder):
     def embed(self) -> tuple[str, Callable[[str], str]]:
         untied = self.checkpoint.has("output.weight")
         head_name = "output.weight" if untied else "token_embd.weight"
-        head = self.graph.constant("head", self.checkpoint.tensor(head_name))
+        rows = self.checkpoint.tensor(head_name)
+        head = self.graph.constant("head", rows if self.kept is None else rows[self.kept])
         table = head
         if untied and not self.tied:
             table = self.graph.constant("embedding", self.checkpoint.tensor("token_embd.weight"))
+        elif self.kept is not None:
+            table = self.graph.constant("embedding", rows)
 
         def lay_head(x: str) -> str:
             return self.graph.node("Cast", [self.product(x, head)], to=TensorProto.FLOAT)
@@ -88,13 +93,16 @@ class _Builder(decoder._Builder):
         return self.graph.node("Gather", [table, "input_ids"], axis=0), lay_head
 
 
-def write_graph(checkpoint: decoder.Checkpoint, window: int, tied: bool, path: Path) -> None:
-    """Writes `path`, and `path` + `.data` with its large weights."""
+def write_graph(
+    checkpoint: decoder.Checkpoint, window: int, tied: bool, path: Path, kept: np.ndarray | None = None
+) -> None:
+    """Writes `path`, and `path` + `.data` with its large weights; logits are told of the tokens `kept`, None for all."""
     shape = checkpoint.shape
     aside = graph_file.data_path(path)
     graph = _Graph(aside)
     try:
-        _Builder(checkpoint, window, tied, graph).lay()
+        builder = _Builder(checkpoint, window, tied, graph, kept)
+        builder.lay()
     finally:
         graph.close()
     if aside.stat().st_size == 0:
@@ -104,7 +112,7 @@ def write_graph(checkpoint: decoder.Checkpoint, window: int, tied: bool, path: P
         helper.make_tensor_value_info("seqlens_k", TensorProto.INT32, ["batch"]),
         helper.make_tensor_value_info("total_sequence_length", TensorProto.INT32, []),
     ]
-    outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", shape.vocab])]
+    outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", builder.told])]
     cache = ["batch", shape.kv_heads, "window", shape.head_dim]
     for name in decoder._cache_names(shape.layers):
         inputs.append(helper.make_tensor_value_info(f"past.{name}", TensorProto.FLOAT16, cache))
@@ -121,8 +129,14 @@ def write_graph(checkpoint: decoder.Checkpoint, window: int, tied: bool, path: P
 def build(source: Mapping[str, Path], recipe: Mapping[str, Any], model_dir: Path, out: Path) -> dict[str, Any]:
     """As `decoder.build`, of the same recipe: of its precision counts only whether the embedding is the head's.
 
-    The head has all its rows: on a GPU they cost little.
+    The head has the rows of the answers' tokens alone here too: a GPU multiplies the others for nothing much, but all
+    logits of a step go to the host, which chooses among them.
     """
     checkpoint, part = decoder.opened(source, recipe, model_dir, out)
-    write_graph(checkpoint, part["window"], recipe["precision"]["embedding"] == "head", Path(out) / "model.onnx")
+    kept = None
+    if "vocabulary" in recipe:
+        kept = decoder._kept(Path(model_dir) / recipe["vocabulary"], checkpoint.shape, part["stop_ids"])
+        (Path(out) / decoder.ANSWER_TOKENS).write_bytes(kept.astype("<u4").tobytes())
+        part["answer_tokens"] = decoder.ANSWER_TOKENS
+    write_graph(checkpoint, part["window"], recipe["precision"]["embedding"] == "head", Path(out) / "model.onnx", kept)
     return part

@@ -77,6 +77,21 @@ def test_rows_of_different_lengths_decode_together(half) -> None:
         assert_near(ours[row : row + 1], reference.forward([TOKENS[: length + 1]], [reference.new_cache()]))
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_logits_of_the_answers_tokens_alone_are_those_of_the_whole_head(tmp_path: Path, tied: bool) -> None:
+    path = tmp_path / "tiny.gguf"
+    tiny_checkpoint.write(path, "qwen2", seed=1, tiny=tiny_checkpoint.Tiny(), kind=gguf.GGMLQuantizationType.Q8_0)
+    checkpoint = decoder.Checkpoint(path)
+    kept = np.array([0, 3, 4, checkpoint.shape.vocab - 1])
+    logits = []
+    for name, rows in (("whole", None), ("kept", kept)):
+        decoder_half.write_graph(checkpoint, WINDOW, tied, tmp_path / f"{name}.onnx", rows)
+        session = HalfSession(tmp_path / f"{name}.onnx", WINDOW)
+        logits.append(session.run([TOKENS[:12]], [12], session.new_cache(1)))
+    assert logits[1].shape == (1, len(kept))
+    np.testing.assert_array_equal(logits[0][:, kept], logits[1])
+
+
 def test_gemmas_sums_stay_small(tmp_path: Path) -> None:
     """The sums of the layers, which pass the largest half where the embeddings have Gemma's scale."""
     path = tmp_path / "tiny.gguf"
