@@ -231,13 +231,16 @@ def main() -> None:
             gains.append(float(gain.detach().mean()))
         optimiser.zero_grad(set_to_none=True)
         aim.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimiser.step()
-        running, counted = running + float(loss.detach()), counted + count
+        if torch.isfinite(torch.nn.utils.clip_grad_norm_(parameters, 1.0)):
+            optimiser.step()
+            running, counted = running + float(loss.detach()), counted + count
+        else:
+            # One such step would end the run, as the deltas are no numbers any more; seen in bfloat16 on a GPU.
+            log(f"step {step + 1}: no finite gradient, left out")
         since += sum(len(tree.ids) for tree in plan[step])
         if (step + 1) % 20 == 0:
             gained = f" pairs {sum(gains) / len(gains):+.1f} nats" if gains else ""
-            log(f"step {step + 1}/{len(plan)} loss {running / counted:.4f}{gained} {since / (time.monotonic() - clock):.0f} tokens/s")
+            log(f"step {step + 1}/{len(plan)} loss {running / max(counted, 1):.4f}{gained} {since / (time.monotonic() - clock):.0f} tokens/s")
             running, counted, since, clock = 0.0, 0, 0, time.monotonic()
             gains.clear()
         if (step + 1) % args.checkpoint_every == 0 or step + 1 == len(plan):

@@ -3,6 +3,7 @@
 Two stages of a training often err in different places; the mean of their
 weights does better than either. The low-rank factors lie side by side, so the
 rank is the sum of both, unless `--rank` asks for the nearest of a lower one.
+Deltas of generators are written packed, as their trainer does, by `--packed`.
 """
 
 from __future__ import annotations
@@ -20,19 +21,22 @@ import text_data  # noqa: E402
 from forge import low_rank  # noqa: E402
 
 
-def mean(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The mean of two unpacked deltas; what one alone has is taken as it is."""
+def mean(
+    first: dict[str, np.ndarray], second: dict[str, np.ndarray], share: float = 0.5
+) -> dict[str, np.ndarray]:
+    """The mean of two unpacked deltas, of which the second has this share; what one alone has is taken as it is."""
     out = {}
     for name in sorted({*first, *second}):
         if name.startswith("activation."):
             continue
-        both = [delta[name] for delta in (first, second) if name in delta]
-        if len(both) == 2 and name.endswith(".lora_a"):
-            value = np.concatenate(both)
-        elif len(both) == 2 and name.endswith(".lora_b"):
-            value = np.concatenate(both, axis=1) / 2
+        if name not in first or name not in second:
+            value = first.get(name, second.get(name))
+        elif name.endswith(".lora_a"):
+            value = np.concatenate([first[name], second[name]])
+        elif name.endswith(".lora_b"):
+            value = np.concatenate([(1 - share) * first[name], share * second[name]], axis=1)
         else:
-            value = sum(both) / len(both)
+            value = (1 - share) * first[name] + share * second[name]
         # As a training writes them: the factors are packed later, what is added to biases is kept as it is.
         out[name] = value.astype(np.float16 if name.endswith(".delta") else np.float32)
     return out
@@ -54,14 +58,18 @@ def of_rank(delta: dict[str, np.ndarray], rank: int) -> dict[str, np.ndarray]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("deltas", type=Path, nargs=2, help="text.safetensors of either stage")
-    parser.add_argument("--out", type=Path, required=True, help="text.safetensors to write, for text_calibrate.py")
+    parser.add_argument("deltas", type=Path, nargs=2, help="text.safetensors, or generator.safetensors, of either stage")
+    parser.add_argument("--out", type=Path, required=True, help="file to write; text.safetensors is for text_calibrate.py")
+    parser.add_argument("--share", type=float, default=0.5, help="share of the second in the mean")
+    parser.add_argument("--packed", action="store_true", help="write six-bit factors, as generators have them")
     parser.add_argument("--rank", type=int, help="highest rank of the result (the sum of both)")
     args = parser.parse_args()
     first, second = (low_rank.unpacked(load_file(path)) for path in args.deltas)
-    found = mean(first, second)
+    found = mean(first, second, args.share)
     if args.rank:
         found = of_rank(found, args.rank)
+    if args.packed:
+        found = low_rank.packed(found, bits=6)
     text_data.write(args.out, lambda path: save_file(found, str(path)))
 
 
