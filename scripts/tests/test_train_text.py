@@ -401,6 +401,10 @@ def test_the_mean_of_two_deltas_changes_weights_by_the_mean_of_both():
     np.testing.assert_allclose(mean["b.delta"], (one["b.delta"] + other["b.delta"]) / 2, rtol=1e-3)
     # A head that one of them lacks is kept whole; ranges are measured anew.
     assert mean["sentiment.bias"] == 1 and "activation.0.gelu.range" not in mean
+    nearer = text_average.mean(one, other, share=0.25)
+    np.testing.assert_allclose(
+        nearer["w.lora_b"] @ nearer["w.lora_a"], 0.75 * change[0] + 0.25 * change[1], rtol=1e-4, atol=1e-6
+    )
 
 
 def test_a_delta_is_brought_to_the_nearest_of_a_lower_rank():
