@@ -30,7 +30,9 @@ LEARNED = ("pairs_short", "pairs_close", "pairs_close_languages", "plain_languag
 # sixth stage wrote of new texts, four times each, told apart by readers: answers that are right, and beside them wrong
 # ones; where all were wrong, a reader's own. Up to two lines a text, the fuller one last. `sampled_more` is the same of the
 # seventh stage: replies five times each, expressions where the server had drawn them anew. `answered` is a reader's own
-# throughout: new everyday texts, bad and good news told flatly, who did what, notices, opinions, fragments, stories.
+# throughout: new everyday texts, bad and good news told flatly, who did what, notices, opinions, fragments, stories;
+# `refused` are replies of the eighth stage that take bad news for good or good for bad, told by how they and the reader's
+# begin.
 PREFERRED = ("preferred", "plain", "sampled", "sampled_more", "answered")
 # Public sources, and how many of their lines a pass takes: they widen the
 # subjects, but their answers often lose or invent facts.
