@@ -65,6 +65,7 @@ JUDGED_FILES = (
     "borders",
     "borders_languages",
     "crises_languages",
+    "hints",
 )
 # Written to set operating points by, and never trained on: judged for all five.
 CALIBRATION_FILE = "calibration"
@@ -72,7 +73,7 @@ CALIBRATION_FILE = "calibration"
 WRITTEN_FOR = {
     "sexual": ("sexual", "intimacy", "edges_intimate"),
     "hate": ("hate", "contrasts", "edges_hate"),
-    "self_harm": ("self_harm", "despair", "edges_intimate"),
+    "self_harm": ("self_harm", "despair", "edges_intimate", "hints"),
     "violence": ("violence", "threats", "edges_public"),
     "defamation": ("defamation", "edges_public"),
 }

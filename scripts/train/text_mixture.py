@@ -27,6 +27,7 @@ MIXTURE: dict[str, tuple[float, float]] = {
     "authored/threats": (7.0, 0.50),
     "authored/intimacy": (5.5, 0.50),
     "authored/despair": (5.0, 0.48),
+    "authored/hints": (5.0, 0.50),
     "authored/prompts": (8.0, 0.35),
     "authored/chatbot": (7.0, 0.47),
     "authored/passages": (4.5, 0.46),
