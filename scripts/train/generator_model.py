@@ -28,7 +28,7 @@ from forge.decoder import BLOCK, Checkpoint, Shape, bits_of  # noqa: E402
 def settled(weights: Tensor, bits: int) -> Tensor:
     """The matrix as a build of so many bits holds it: forge.decoder.settled, on the device that the weights are on.
 
-    Of a billion weights it takes two cores minutes, and a GPU a second.
+    Of a billion weights it takes two cores minutes.
     """
     blocks, top = weights.reshape(-1, BLOCK), float(2**bits - 1)
     below, above = blocks.amin(dim=1).clamp(max=0), blocks.amax(dim=1).clamp(min=0)
