@@ -35,7 +35,7 @@ def generation(bundle: Path, texts: Sequence[str], rows: int, tokens: int) -> di
     return {
         "job": "generate", "bundle": str(bundle), "prefix": prefix, "first": bodies[:1] * 3, "whole": [],
         "together": bodies, "tokens": tokens,
-    }  # fmt: skip
+    }
 
 
 def moderation(bundle: Path, texts: Sequence[str], shape: tuple[int, int], seconds: float) -> dict[str, Any]:
@@ -43,12 +43,8 @@ def moderation(bundle: Path, texts: Sequence[str], shape: tuple[int, int], secon
     batch, tokens = shape
     tokenizer = Tokenizer.from_file(str(bundle / "tokenizer.json"))
     opening, *_, closing = tokenizer.encode("a").ids
-    words = itertools.cycle(
-        [token for text in texts for token in tokenizer.encode(text, add_special_tokens=False).ids]
-    )
-    windows = [
-        [opening, *itertools.islice(words, tokens - 2), closing] for _ in range(batch * BATCHES)
-    ]  # fmt: skip
+    words = itertools.cycle([token for text in texts for token in tokenizer.encode(text, add_special_tokens=False).ids])
+    windows = [[opening, *itertools.islice(words, tokens - 2), closing] for _ in range(batch * BATCHES)]
     return {"job": "moderate", "bundle": str(bundle), "windows": windows, "batch": batch, "seconds": seconds}
 
 
@@ -68,7 +64,7 @@ def table(card: str, models: Mapping[str, Mapping[str, Any]]) -> str:
         f"On one {card}.", "",
         "| Identifier | Answers at once | Generation, tokens/s | First token, ms | Texts × tokens | Moderation, texts/s |",
         "| --- | --- | --- | --- | --- | --- |",
-    ]  # fmt: skip
+    ]
     for model, found in models.items():
         generated = [(str(n), f"{one['rate']:,.0f}", f"{one['first']:.1f}") for n, one in found["generation"].items()]
         moderated = [(shape, f"{rate:,.0f}") for shape, rate in found["moderation"].items()]

@@ -65,6 +65,6 @@ def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     told = subprocess.run(
         [sys.executable, ROOT / "scripts" / "bench_gpu", "--models", ""],
         capture_output=True, text=True, check=False, env={**os.environ, "PATH": str(tmp_path)}, timeout=60,
-    )  # fmt: skip
+    )
     assert told.returncode == 1
     assert "shows no GPU" in told.stderr
