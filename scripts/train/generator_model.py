@@ -25,6 +25,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from forge.decoder import BLOCK, Checkpoint, Shape, bits_of  # noqa: E402
 
 
+# Keys and values of the places that a layer has seen, each [rows, heads, places, head_dim].
+Memory = tuple[Tensor, Tensor]
+
+
 def settled(weights: Tensor, bits: int) -> Tensor:
     """The matrix as a build of so many bits holds it: forge.decoder.settled, on the device that the weights are on.
 
@@ -75,9 +79,17 @@ class Linear(nn.Module):
         change = self.lora_b @ self.lora_a
         self.weight.copy_(settled(torch.from_numpy(plain).to(change.device) + change, bits) - change)
 
+    @torch.no_grad()
+    def merge(self) -> None:
+        """Adds the delta to the frozen weight and drops it: for answering alone."""
+        self.weight += (self.lora_b @ self.lora_a).to(self.weight.dtype)
+        self.lora_a = self.lora_b = None
+
     def forward(self, x: Tensor) -> Tensor:
         x = x.to(self.weight.dtype)
         plain = F.linear(x, self.weight, None if self.bias is None else self.bias.to(x.dtype))
+        if self.lora_a is None:
+            return plain
         return plain + F.linear(F.linear(x, self.lora_a.to(x.dtype)), self.lora_b.to(x.dtype))
 
 
@@ -108,7 +120,9 @@ class Layer(nn.Module):
         a, b = x.chunk(2, dim=-1)
         return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
-    def forward(self, x: Tensor, mask: Tensor, turns: dict[bool, tuple[Tensor, Tensor]]) -> Tensor:
+    def forward(
+        self, x: Tensor, mask: Tensor, turns: dict[bool, tuple[Tensor, Tensor]], memory: Memory | None = None, at: int = 0
+    ) -> Tensor:
         shape = self.shape
         batch, tokens, _ = x.shape
 
@@ -120,6 +134,10 @@ class Layer(nn.Module):
         key = self._turned(self._norm(heads(self.key(h), shape.kv_heads), self.attn_k_norm), turns[self.local])
         value = heads(self.value(h), shape.kv_heads)
         query, key = query.to(value.dtype), key.to(value.dtype)
+        if memory is not None:
+            for kept, new in zip(memory, (key, value)):
+                kept[:, :, at : at + tokens] = new
+            key, value = (kept[:, :, : at + tokens] for kept in memory)
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=True)
         mixed = mixed.transpose(1, 2).reshape(batch, tokens, -1)
         x = x + self._norm(self.output(mixed), self.post_attention_norm)
@@ -161,14 +179,29 @@ class Generator(nn.Module):
             out[local] = (angles.cos(), angles.sin())
         return out
 
-    def states(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-        """Last states [batch, tokens, width]; `mask` [batch, tokens, tokens] is true where a token may look."""
+    def memory(self, rows: int, places: int) -> list[Memory]:
+        """Room for the keys and values of so many rows and places, a pair for each layer."""
+        size = (rows, self.shape.kv_heads, places, self.shape.head_dim)
+        return [tuple(torch.zeros(size, dtype=self.words.dtype, device=self.words.device) for _ in range(2)) for _ in self.layers]
+
+    def merge(self) -> None:
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.merge()
+
+    def states(
+        self, ids: Tensor, positions: Tensor, mask: Tensor, memory: list[Memory] | None = None, at: int = 0
+    ) -> Tensor:
+        """Last states [batch, tokens, width]; `mask` [batch, tokens, seen] is true where a token may look.
+
+        Seen are the tokens themselves and, with a memory, what it holds before place `at`, where they are put.
+        """
         x = self.words[ids].float()
         if self.shape.gemma:
             x = x * math.sqrt(self.shape.width)
         turns = self._turns(positions)
-        for layer in self.layers:
-            x = layer(x, mask[:, None], turns)
+        for layer, kept in zip(self.layers, memory or [None] * len(self.layers)):
+            x = layer(x, mask[:, None], turns, kept, at)
         return F.rms_norm(x, x.shape[-1:], self.norm, self.shape.epsilon)
 
     def logits(self, states: Tensor) -> Tensor:

@@ -8,10 +8,15 @@ from `--seed`; an interrupted run goes on from its last checkpoint.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import random
 import sys
 import time
-from dataclasses import replace
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +56,79 @@ def tokenise(
             ids = ids[start : start + room]
         out.append([kind.cls_id, *ids, kind.sep_id])
     return out
+
+
+@dataclass(frozen=True)
+class Span:
+    """Texts drawn for some of a run's steps: `ids` [texts, tokens], `lengths` [texts], what `targets_of` gives, and the
+    batches, as numbers of texts."""
+
+    ids: np.ndarray
+    lengths: np.ndarray
+    wanted: tuple[np.ndarray, ...]
+    batches: list[list[int]]
+
+
+class Supply:
+    """Draws a run's texts span by span, in processes of its own: a GPU waits for nothing more than for texts."""
+
+    def __init__(self, pools: text_mixture.Pools, tokenizer: Tokenizer, args: argparse.Namespace) -> None:
+        self.pools, self.tokenizer, self.args = pools, tokenizer, args
+        size = min(args.span, args.rows) // args.batch * args.batch
+        self.steps_each, self.count = size // args.batch, max(1, round(args.rows / max(size, 1)))
+        if not size:
+            raise SystemExit("A run draws at least one batch of texts: give more --rows, or a smaller --batch.")
+
+    def span(self, number: int) -> Span:
+        args, seed = self.args, self.args.seed + 100_000 * number
+        # Shares are rounded source by source: draw a few too many, and leave those.
+        drawn = self.pools.draw(round(self.steps_each * args.batch * 1.02) + 100, seed, args.emphasis)[: self.steps_each * args.batch]
+        kind = encoder.BACKBONES[args.backbone]
+        rows = tokenise(self.tokenizer, kind, drawn, args.tokens, seed)
+        ids = np.zeros((len(rows), of_eights(max(map(len, rows)))), np.int32)
+        for i, row in enumerate(rows):
+            ids[i, : len(row)] = row
+        wanted = tuple(part.numpy() for part in targets_of(drawn, torch.device("cpu")))
+        return Span(ids, np.array([len(row) for row in rows]), wanted, batches([len(row) for row in rows], args.batch, seed))
+
+    def spans(self, first: int) -> Iterator[Span]:
+        """Those from `first` on, in order; a few are drawn ahead."""
+        numbers = range(first, self.count)
+        if self.args.drawers < 1:
+            yield from map(self.span, numbers)
+            return
+        global _SUPPLY
+        _SUPPLY = self
+        # Forked: the rows are large, and every process reads them only.
+        pool = ProcessPoolExecutor(self.args.drawers, multiprocessing.get_context("fork"), _alone)
+        try:
+            ahead = deque(pool.submit(_span, number) for number in numbers[: 2 * self.args.drawers])
+            for following in range(first + len(ahead), self.count + len(ahead)):
+                found = ahead.popleft().result()
+                if following < self.count:
+                    ahead.append(pool.submit(_span, following))
+                yield found
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+# What the processes that draw inherit.
+_SUPPLY: Supply
+
+
+def _alone() -> None:
+    # One process a core: none of them needs more threads, and a fork of running ones would wait for them without end.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    torch.set_num_threads(1)
+
+
+def _span(number: int) -> Span:
+    return _SUPPLY.span(number)
+
+
+def of_eights(tokens: int) -> int:
+    """The next multiple of eight, in which a GPU computes."""
+    return -(-tokens // 8) * 8
 
 
 def pad(rows: list[list[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -97,15 +175,10 @@ def loss_of(
 ) -> torch.Tensor:
     targets, weights, kinds, sentiments = rows
     loss = (F.binary_cross_entropy_with_logits(harm, targets, reduction="none") * weights).sum()
-    known = kinds >= 0
-    if known.any():
-        loss = loss + 0.5 * F.cross_entropy(
-            expressibility[known], kinds[known], reduction="sum", label_smoothing=0.02
-        )
-    known = sentiments >= 0
-    if known.any():
-        wanted = sentiments[known].float() * 0.96 + 0.02
-        loss = loss + F.binary_cross_entropy_with_logits(sentiment[known], wanted, reduction="sum")
+    # Without a look at what is known: a GPU would be waited for.
+    loss = loss + 0.5 * F.cross_entropy(expressibility, kinds, reduction="sum", ignore_index=-1, label_smoothing=0.02)
+    told = F.binary_cross_entropy_with_logits(sentiment, sentiments.clamp(min=0).float() * 0.96 + 0.02, reduction="none")
+    loss = loss + (told * (sentiments >= 0)).sum()
     return loss / len(targets)
 
 
@@ -196,6 +269,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--frozen", type=int, default=0, help="lowest layers that stay as they are: less to compute")
+    parser.add_argument("--span", type=int, default=40_000, help="texts that are drawn at a time")
+    parser.add_argument("--drawers", type=int, default=0, help="processes that draw texts ahead, for a device that would wait for them")
     parser.add_argument("--look-every", type=int, default=900)
     parser.add_argument("--looked", type=int, default=3200, help="validation texts of a look")
     training_run.add_options(parser, seed=20, rank=32, rate=6e-4, checkpoint_every=200)
@@ -222,6 +297,7 @@ def main() -> None:
     if args.teacher:
         rows = taught(rows, args.teacher)
 
+    pools = text_mixture.Pools(rows)
     checkpoint = args.work / "checkpoint.pt"
     resumed = torch.load(checkpoint, weights_only=True) if checkpoint.exists() else None
     if resumed is None and args.start:
@@ -230,13 +306,10 @@ def main() -> None:
         model.load_delta(encoder.of_layers(start, args.layers) if whole else start)
         log(f"start: {glance(model, look, look_ids)}")
     elif resumed is None:
-        sample = text_mixture.draw(rows, args.probe_rows, args.seed + 1, args.emphasis)
+        sample = pools.draw(args.probe_rows, args.seed + 1, args.emphasis)
         fit_heads(model, sample, tokenise(tokenizer, kind, sample, args.tokens, args.seed), log)
         log(f"probe: {glance(model, look, look_ids)}")
 
-    drawn = text_mixture.draw(rows, args.rows, args.seed, args.emphasis)
-    ids = tokenise(tokenizer, kind, drawn, args.tokens, args.seed)
-    plan = batches([len(i) for i in ids], args.batch, args.seed)
     if args.frozen:
         still = ("norm_0.", *(f"layers.{i}." for i in range(args.frozen)))
         for name, parameter in model.named_parameters():
@@ -253,7 +326,9 @@ def main() -> None:
         ],
         betas=(0.9, 0.98),
     )
-    warm = max(1, len(plan) // 25)
+    supply = Supply(pools, tokenizer, args)
+    steps = supply.steps_each * supply.count
+    warm = max(1, steps // 25)
     done, spent = 0, 0.0
     if resumed is not None:
         if resumed["settings"] != {k: settings[k] for k in resumed["settings"]}:
@@ -262,33 +337,41 @@ def main() -> None:
         optimiser.load_state_dict(resumed["optimiser"])
         done, spent = resumed["done"], resumed["spent"]
         log(f"resumed after {done} steps")
-    bound = {k: settings[k] for k in ("seed", "rows", "rank", "batch", "tokens", "rate", "minutes", "start", "emphasis", "backbone", "layers", "opinion", "teacher", "frozen", "bf16")}
-    log(f"{len(drawn)} texts, {sum(map(len, ids))} tokens, {len(plan)} steps")
+    bound = {k: settings[k] for k in ("seed", "rows", "rank", "batch", "tokens", "rate", "minutes", "start", "emphasis", "backbone", "layers", "opinion", "teacher", "frozen", "bf16", "span")}
+    log(f"{steps} steps of {args.batch} texts")
 
-    running, since, clock, begun = 0.0, 0, time.monotonic(), time.monotonic() - spent
-    for step in range(done, len(plan)):
-        gone = step / len(plan)
+    def planned() -> Iterator[tuple[Span, list[int]]]:
+        first, skipped = divmod(done, supply.steps_each)
+        for span in supply.spans(first):
+            for at in span.batches[skipped:]:
+                yield span, at
+            skipped = 0
+
+    running, since, clock, begun = torch.zeros((), device=device), 0, time.monotonic(), time.monotonic() - spent
+    for step, (span, at) in enumerate(planned(), start=done):
+        gone = step / steps
         if args.minutes:
             gone = max(gone, (time.monotonic() - begun) / 60 / args.minutes)
         if gone >= 1:
-            log(f"out of time after {step} of {len(plan)} steps")
+            log(f"out of time after {step} of {steps} steps")
             break
         for group in optimiser.param_groups:
-            group["lr"] = args.rate * min((step + 1) / warm, (1 - gone) * len(plan) / (len(plan) - warm))
+            group["lr"] = args.rate * min((step + 1) / warm, (1 - gone) * steps / max(1, steps - warm))
         # Dropout follows the step, so a resumed run repeats what it would have done.
         torch.manual_seed(args.seed * 1_000_003 + step)
-        at = plan[step]
-        loss = loss_of(*model(*pad([ids[i] for i in at], device)), targets_of([drawn[i] for i in at], device))
+        lengths = torch.from_numpy(span.lengths[at])
+        ids = torch.from_numpy(span.ids[at, : of_eights(int(lengths.max()))]).long().to(device)
+        loss = loss_of(*model(ids, lengths.to(device)), tuple(torch.from_numpy(part[at]).to(device) for part in span.wanted))
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_([p for g in optimiser.param_groups for p in g["params"]], 1.0)
         optimiser.step()
-        running, since = running + float(loss.detach()), since + len(at)
+        running, since = running + loss.detach(), since + len(at)
         if (step + 1) % 50 == 0:
             took = time.monotonic() - clock
-            log(f"step {step + 1}/{len(plan)} loss {running / 50:.4f} {since / took:.0f} texts/s")
-            running, since, clock = 0.0, 0, time.monotonic()
-        if (step + 1) % args.checkpoint_every == 0 or step + 1 == len(plan):
+            log(f"step {step + 1}/{steps} loss {float(running) / 50:.4f} {since / took:.0f} texts/s")
+            running, since, clock = running * 0, 0, time.monotonic()
+        if (step + 1) % args.checkpoint_every == 0 or step + 1 == steps:
             state = {
                 "settings": bound, "model": model.state_dict(), "optimiser": optimiser.state_dict(),
                 "done": step + 1, "spent": time.monotonic() - begun,

@@ -153,61 +153,70 @@ def joined(first: Row, second: Row) -> Row:
     return Row(f"{first.text} {second.text}", first.source, tuple(targets), tuple(weights), kind, soft=soft)
 
 
-def draw(rows: list[Row], count: int, seed: int, emphasis: str = "even") -> list[Row]:
-    """Draw the training order: by source share, then by label, then disguised.
+class Pools:
+    """The rows that are trained on, by source and by whether they are harmful, ready to be drawn from."""
 
-    `emphasis` weighs the sources by one of EMPHASIS besides. Draws go round each
-    pool in shuffled order before any row comes again. Two thirds of the texts
-    are normalised, as the server has them.
-    """
-    factors = EMPHASIS[emphasis]
-    rng = random.Random(seed)
-    pools: dict[tuple[str, bool], list[Row]] = defaultdict(list)
-    for row in rows:
-        if row.side() == "train":
-            pools[row.pool(), row.positive()].append(row)
-    for row in made_special(4000, rng) + Words(rows).made(6000, rng):
-        pools[row.source, False].append(row)
-    missing = sorted({source for source, _ in pools} - MIXTURE.keys())
-    if missing:
-        raise SystemExit(f"No mixture share for source {missing[0]}: add it to MIXTURE.")
-    mixture = {
-        source: (share * factors.get(source, 1.0), part)
-        for source, (share, part) in MIXTURE.items()
-    }
-    total = sum(share for share, _ in mixture.values())
-    order: list[Row] = []
-    for source, (share, positive_part) in mixture.items():
-        for positive, part in ((True, positive_part), (False, 1.0 - positive_part)):
-            pool = pools.get((source, positive), [])
-            if not pool:
-                continue
-            for_one_category = _by_rarest_positive(pool) if positive else {"": pool}
-            want = round(count * share / total * part)
-            # Square roots between fair and proportional: rare categories come
-            # often, but not so often that a handful of rows is learnt by heart.
-            roots = {k: len(v) ** 0.5 for k, v in for_one_category.items()}
-            for key, group in for_one_category.items():
-                take = round(want * roots[key] / sum(roots.values()))
-                while take > 0:
-                    rng.shuffle(group)
-                    order.extend(group[:take])
-                    take -= len(group)
-    rng.shuffle(order)
-    out = []
-    for row in order:
-        special = row.kind > 0
-        if not special and rng.random() < 0.13:
-            for _ in range(rng.choice((1, 1, 2))):
-                other = rng.choice(order)
-                if other.kind <= 0 and len(row.text) + len(other.text) < JOINED_LIMIT:
-                    row = joined(row, other) if rng.random() < 0.5 else joined(other, row)
-        if rng.random() < (0.10 if special else 0.22):
-            row = replace(row, text=disguise(row.text, rng))
-        if rng.random() < 0.67:
-            row = replace(row, text=normalise(row.text).strip() or row.text)
-        out.append(row)
-    return out
+    def __init__(self, rows: list[Row]) -> None:
+        self.rows: dict[tuple[str, bool], list[Row]] = defaultdict(list)
+        for row in rows:
+            if row.side() == "train":
+                self.rows[row.pool(), row.positive()].append(row)
+        self.words = Words(rows)
+        missing = sorted({source for source, _ in self.rows} - MIXTURE.keys())
+        if missing:
+            raise SystemExit(f"No mixture share for source {missing[0]}: add it to MIXTURE.")
+
+    def draw(self, count: int, seed: int, emphasis: str = "even") -> list[Row]:
+        """Draw the training order: by source share, then by label, then disguised.
+
+        `emphasis` weighs the sources by one of EMPHASIS besides. Draws go round each
+        pool in shuffled order before any row comes again. Two thirds of the texts
+        are normalised, as the server has them.
+        """
+        factors = EMPHASIS[emphasis]
+        rng = random.Random(seed)
+        made: dict[tuple[str, bool], list[Row]] = defaultdict(list)
+        for row in made_special(4000, rng) + self.words.made(6000, rng):
+            made[row.source, False].append(row)
+        mixture = {
+            source: (share * factors.get(source, 1.0), part)
+            for source, (share, part) in MIXTURE.items()
+        }
+        total = sum(share for share, _ in mixture.values())
+        order: list[Row] = []
+        for source, (share, positive_part) in mixture.items():
+            for positive, part in ((True, positive_part), (False, 1.0 - positive_part)):
+                pool = self.rows.get((source, positive)) or made.get((source, positive))
+                if not pool:
+                    continue
+                for_one_category = _by_rarest_positive(pool) if positive else {"": list(pool)}
+                want = round(count * share / total * part)
+                # Square roots between fair and proportional: rare categories come
+                # often, but not so often that a handful of rows is learnt by heart.
+                roots = {k: len(v) ** 0.5 for k, v in for_one_category.items()}
+                for key, group in for_one_category.items():
+                    take = round(want * roots[key] / sum(roots.values()))
+                    while take > 0:
+                        rng.shuffle(group)
+                        order.extend(group[:take])
+                        take -= len(group)
+        rng.shuffle(order)
+        return [_as_met(row, order, rng) for row in order]
+
+
+def _as_met(row: Row, order: list[Row], rng: random.Random) -> Row:
+    """A row as a step meets it: some beside others, some disguised, most normalised."""
+    special = row.kind > 0
+    if not special and rng.random() < 0.13:
+        for _ in range(rng.choice((1, 1, 2))):
+            other = rng.choice(order)
+            if other.kind <= 0 and len(row.text) + len(other.text) < JOINED_LIMIT:
+                row = joined(row, other) if rng.random() < 0.5 else joined(other, row)
+    if rng.random() < (0.10 if special else 0.22):
+        row = replace(row, text=disguise(row.text, rng))
+    if rng.random() < 0.67:
+        row = replace(row, text=normalise(row.text).strip() or row.text)
+    return row
 
 
 def _by_rarest_positive(pool: list[Row]) -> dict[str, list[Row]]:

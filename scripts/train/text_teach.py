@@ -3,7 +3,8 @@
 Their probabilities teach another model (`--teacher` of text_classifier.py) or
 show which labels are doubtful (`--opinion`); of several classifiers the mean of
 their log-odds, as they err in different places. Asked are the English texts of
-the training side. Writes `probabilities` [rows, 5] in the order of
+the training side. One that is not built yet is asked by its delta (`--trained`),
+in full precision, on a GPU too; its log-odds are as it was trained. Writes `probabilities` [rows, 5] in the order of
 text_data.load, NaN where none was asked, and `data`, the digest of those rows.
 """
 
@@ -13,9 +14,15 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+import torch
+from safetensors.numpy import load_file
 
+import text_classifier
 import text_data
-from text_scores import built, mean_odds, probabilities, sigmoid
+from forge import encoder
+from normalise import normalise
+from text_model import TextClassifier, load_base
+from text_scores import WINDOW, built, mean_odds, probabilities, sigmoid
 
 HALF_JUDGED = {f"authored/{name}" for name in text_data.HARM_FILES}
 
@@ -30,10 +37,31 @@ def is_asked(row: text_data.Row, share: float) -> bool:
     return text_data.share_of(row.text) < share
 
 
+def trained(kind_name: str, base: Path, delta: Path, texts: list[str], device: torch.device) -> np.ndarray:
+    """The probabilities that a classifier which is only a delta holds, of each text's first window, as written or normalised."""
+    kind, found = encoder.BACKBONES[kind_name], load_file(delta)
+    rank = max(len(value) for name, value in found.items() if name.endswith(".lora_a"))
+    model = TextClassifier(load_base(base / kind.weights), kind, rank)
+    model.load_delta(found)
+    model = model.to(device)
+    if device.type == "cuda":
+        model.in_bf16()
+    tokenizer = text_data.plain_tokenizer(kind, base)
+    forms = list(dict.fromkeys(form for text in texts for form in (text, normalise(text) or text)))
+    place = {form: i for i, form in enumerate(forms)}
+    # The server's windows would be more; one is enough to teach by.
+    ids = [[kind.cls_id, *row.ids[: WINDOW - 2], kind.sep_id] for row in tokenizer.encode_batch(forms, add_special_tokens=False)]
+    harm, _ = text_classifier.scores(model, ids, 512 if device.type == "cuda" else 32)
+    return sigmoid(np.array([np.maximum(harm[place[text]], harm[place[normalise(text) or text]]) for text in texts]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder that holds moderation/train/")
-    parser.add_argument("--model", type=Path, nargs="+", required=True, help="built text components, e.g. models/delta-3.1/build/text")
+    parser.add_argument("--model", type=Path, nargs="+", default=[], help="built text components, e.g. models/delta-3.1/build/text")
+    parser.add_argument("--trained", nargs=3, action="append", default=[], metavar=("BACKBONE", "BASE", "DELTA"),
+                        help="one that is not built: as text_classifier.py had --backbone and --base, and what it wrote")
+    parser.add_argument("--device", default="cpu", help="where those are asked")
     parser.add_argument("--out", type=Path, required=True, help=".npz to write")
     parser.add_argument("--share", type=float, default=1.0, help="share of the public texts that is judged")
     parser.add_argument("--threads", type=int, default=2)
@@ -47,6 +75,11 @@ def main() -> None:
         harm, _ = model.scores([rows[i].text for i in asked])
         said.append(probabilities(harm, places))
         print(f"{folder}: {len(asked)} texts", flush=True)
+    for name, base, delta in args.trained:
+        said.append(trained(name, Path(base), Path(delta), [rows[i].text for i in asked], torch.device(args.device)))
+        print(f"{delta}: {len(asked)} texts", flush=True)
+    if not said:
+        parser.error("nobody is asked: give --model or --trained")
     found = np.full((len(rows), 5), np.nan, np.float32)
     found[asked] = sigmoid(mean_odds(said))
     with args.out.open("wb") as out:
