@@ -36,8 +36,8 @@ from measure import metrics  # noqa: E402
 from text_model import HEADS, TextClassifier, load_base  # noqa: E402
 
 
-# How far a teacher is believed beside a source's label, and where there is none.
-TEACHER_SHARE, TEACHER_WEIGHT = 0.6, 0.5
+# How far a teacher is believed where there is no label.
+TEACHER_WEIGHT = 0.5
 # Sources of long texts that are read whole, up to this many tokens.
 WHOLE, WHOLE_TOKENS = ("authored/passages", "authored/stories"), 160
 
@@ -88,7 +88,7 @@ class Supply:
         ids = np.zeros((len(rows), of_eights(max(map(len, rows)))), np.int32)
         for i, row in enumerate(rows):
             ids[i, : len(row)] = row
-        wanted = tuple(part.numpy() for part in targets_of(drawn, torch.device("cpu")))
+        wanted = tuple(part.numpy() for part in targets_of(drawn, args.teacher_share, torch.device("cpu")))
         return Span(ids, np.array([len(row) for row in rows]), wanted, batches([len(row) for row in rows], args.batch, seed))
 
     def spans(self, first: int) -> Iterator[Span]:
@@ -152,15 +152,15 @@ def batches(lengths: list[int], size: int, seed: int) -> list[list[int]]:
     return out
 
 
-def targets_of(rows: list[text_data.Row], device: torch.device) -> tuple[torch.Tensor, ...]:
-    """Targets, weights, kinds and sentiments; a teacher's word fills what a source left open and tempers what it says."""
+def targets_of(rows: list[text_data.Row], share: float, device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Targets, weights, kinds and sentiments; a teacher's word fills what a source left open and has this share in what it says."""
     targets, weights = torch.tensor([row.targets for row in rows]), torch.tensor([row.weights for row in rows])
     # A little smoothing: no source's labels are beyond doubt.
     targets = targets * 0.96 + 0.02
     taught = torch.tensor([row.soft is not None for row in rows])
     if taught.any():
         soft = torch.tensor([row.soft or (0.0,) * 5 for row in rows])
-        mixed = torch.where(weights > 0, TEACHER_SHARE * soft + (1 - TEACHER_SHARE) * targets, soft)
+        mixed = torch.where(weights > 0, share * soft + (1 - share) * targets, soft)
         targets = torch.where(taught[:, None], mixed, targets)
         weights = torch.where(taught[:, None], weights.clamp(min=TEACHER_WEIGHT), weights)
     kinds, sentiments = (torch.tensor([getattr(row, name) for row in rows], device=device) for name in ("kind", "sentiment"))
@@ -214,7 +214,7 @@ def glance(model: TextClassifier, rows: list[text_data.Row], ids: list[list[int]
     return " ".join(parts) + f" | kind {right:.3f}"
 
 
-def fit_heads(model: TextClassifier, rows: list[text_data.Row], ids: list[list[int]], log: training_run.Log) -> None:
+def fit_heads(model: TextClassifier, rows: list[text_data.Row], ids: list[list[int]], share: float, log: training_run.Log) -> None:
     """Logistic regression of both heads on the frozen encoder's embeddings."""
     device = model.words.device
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
@@ -226,7 +226,7 @@ def fit_heads(model: TextClassifier, rows: list[text_data.Row], ids: list[list[i
             pooled[at] = model.pooled(*pad([ids[i] for i in at], device))
     model.train()
     log(f"embedded {len(ids)} texts")
-    wanted = targets_of(rows, device)
+    wanted = targets_of(rows, share, device)
     parameters = [p for name in HEADS for p in getattr(model, name).parameters()]
     optimiser = torch.optim.LBFGS(parameters, max_iter=150, line_search_fn="strong_wolfe")
 
@@ -244,10 +244,10 @@ def fit_heads(model: TextClassifier, rows: list[text_data.Row], ids: list[list[i
 def taught(rows: list[text_data.Row], path: Path) -> list[text_data.Row]:
     """The rows with a teacher's probabilities, as text_teach.py wrote them.
 
-    Of English only: no teacher here reads other languages well.
+    Of English only: no teacher here reads other languages well. Nor does one know better than a reader who was sure.
     """
     return [
-        row if np.isnan(p[0]) or not text_data.is_english(row)
+        row if np.isnan(p[0]) or not text_data.is_english(row) or (row.read and min(row.weights) == 1)
         else replace(row, soft=tuple(map(float, p)))
         for row, p in zip(rows, text_data.said_of(rows, path))
     ]
@@ -266,6 +266,7 @@ def main() -> None:
     parser.add_argument("--emphasis", choices=list(text_mixture.EMPHASIS), default="even")
     parser.add_argument("--opinion", type=Path, help="what an earlier model holds of all rows (text_teach.py): contradicted labels of public sources weigh less")
     parser.add_argument("--teacher", type=Path, help="what a teacher holds of all rows (text_teach.py): learnt beside the labels")
+    parser.add_argument("--teacher-share", type=float, default=0.6, help="how far it is believed where a source has a label")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--frozen", type=int, default=0, help="lowest layers that stay as they are: less to compute")
@@ -307,7 +308,7 @@ def main() -> None:
         log(f"start: {glance(model, look, look_ids)}")
     elif resumed is None:
         sample = pools.draw(args.probe_rows, args.seed + 1, args.emphasis)
-        fit_heads(model, sample, tokenise(tokenizer, kind, sample, args.tokens, args.seed), log)
+        fit_heads(model, sample, tokenise(tokenizer, kind, sample, args.tokens, args.seed), args.teacher_share, log)
         log(f"probe: {glance(model, look, look_ids)}")
 
     if args.frozen:
@@ -337,7 +338,7 @@ def main() -> None:
         optimiser.load_state_dict(resumed["optimiser"])
         done, spent = resumed["done"], resumed["spent"]
         log(f"resumed after {done} steps")
-    bound = {k: settings[k] for k in ("seed", "rows", "rank", "batch", "tokens", "rate", "minutes", "start", "emphasis", "backbone", "layers", "opinion", "teacher", "frozen", "bf16", "span")}
+    bound = {k: settings[k] for k in ("seed", "rows", "rank", "batch", "tokens", "rate", "minutes", "start", "emphasis", "backbone", "layers", "opinion", "teacher", "teacher_share", "frozen", "bf16", "span")}
     log(f"{steps} steps of {args.batch} texts")
 
     def planned() -> Iterator[tuple[Span, list[int]]]:

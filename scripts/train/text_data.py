@@ -66,6 +66,8 @@ JUDGED_FILES = (
     "borders_languages",
     "crises_languages",
     "hints",
+    "neighbours",
+    "neighbours_languages",
 )
 # Written to set operating points by, and never trained on: judged for all five.
 CALIBRATION_FILE = "calibration"

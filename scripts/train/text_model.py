@@ -174,7 +174,8 @@ class TextClassifier(nn.Module):
 
     def load_delta(self, delta: Mapping[str, np.ndarray]) -> None:
         """Goes on from a committed delta; one of a smaller rank fills the first of its rows."""
-        delta = {name: torch.from_numpy(value) for name, value in low_rank.unpacked(delta).items()}
+        device = self.words.device
+        delta = {name: torch.from_numpy(value).to(device) for name, value in low_rank.unpacked(delta).items()}
         for module in self.modules():
             if isinstance(module, Linear):
                 a, b = (delta[f"{module.name}.weight.lora_{x}"] for x in "ab")

@@ -37,8 +37,8 @@ def is_asked(row: text_data.Row, share: float) -> bool:
     return text_data.share_of(row.text) < share
 
 
-def trained(kind_name: str, base: Path, delta: Path, texts: list[str], device: torch.device) -> np.ndarray:
-    """The probabilities that a classifier which is only a delta holds, of each text's first window, as written or normalised."""
+def trained(kind_name: str, base: Path, delta: Path, pairs: list[tuple[str, str]], device: torch.device) -> np.ndarray:
+    """The probabilities that a classifier which is only a delta holds of each text, as written or normalised, by its first window."""
     kind, found = encoder.BACKBONES[kind_name], load_file(delta)
     rank = max(len(value) for name, value in found.items() if name.endswith(".lora_a"))
     model = TextClassifier(load_base(base / kind.weights), kind, rank)
@@ -47,12 +47,11 @@ def trained(kind_name: str, base: Path, delta: Path, texts: list[str], device: t
     if device.type == "cuda":
         model.in_bf16()
     tokenizer = text_data.plain_tokenizer(kind, base)
-    forms = list(dict.fromkeys(form for text in texts for form in (text, normalise(text) or text)))
+    forms = list(dict.fromkeys(form for pair in pairs for form in pair))
     place = {form: i for i, form in enumerate(forms)}
-    # The server's windows would be more; one is enough to teach by.
     ids = [[kind.cls_id, *row.ids[: WINDOW - 2], kind.sep_id] for row in tokenizer.encode_batch(forms, add_special_tokens=False)]
     harm, _ = text_classifier.scores(model, ids, 512 if device.type == "cuda" else 32)
-    return sigmoid(np.array([np.maximum(harm[place[text]], harm[place[normalise(text) or text]]) for text in texts]))
+    return sigmoid(np.array([np.maximum(harm[place[raw]], harm[place[plain]]) for raw, plain in pairs]))
 
 
 def main() -> None:
@@ -75,8 +74,9 @@ def main() -> None:
         harm, _ = model.scores([rows[i].text for i in asked])
         said.append(probabilities(harm, places))
         print(f"{folder}: {len(asked)} texts", flush=True)
+    pairs = [(rows[i].text, normalise(rows[i].text) or rows[i].text) for i in asked] if args.trained else []
     for name, base, delta in args.trained:
-        said.append(trained(name, Path(base), Path(delta), [rows[i].text for i in asked], torch.device(args.device)))
+        said.append(trained(name, Path(base), Path(delta), pairs, torch.device(args.device)))
         print(f"{delta}: {len(asked)} texts", flush=True)
     if not said:
         parser.error("nobody is asked: give --model or --trained")
