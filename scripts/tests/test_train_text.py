@@ -6,6 +6,7 @@ needed.
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import random
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "train")]
@@ -28,6 +30,7 @@ import text_disguise  # noqa: E402
 import text_made  # noqa: E402
 import text_mixture  # noqa: E402
 import text_scores  # noqa: E402
+import text_supply  # noqa: E402
 import text_teach  # noqa: E402
 from measure import metrics  # noqa: E402
 from normalise import normalise  # noqa: E402
@@ -200,11 +203,13 @@ def test_texts_of_signs_alone_are_spread_over_the_splits():
 
 def test_draws_repeat_and_hold_no_text_of_another_split(data, monkeypatch):
     rows = text_data.load(data, data / "authored")
-    assert text_mixture.draw(rows, 600, 1) == text_mixture.draw(rows, 600, 1)
-    assert text_mixture.draw(rows, 600, 1) != text_mixture.draw(rows, 600, 2)
+    assert text_mixture.Pools(rows).draw(600, 1) == text_mixture.Pools(rows).draw(600, 1)
+    pools = text_mixture.Pools(rows)
+    assert pools.draw(600, 1) != pools.draw(600, 2)
+    assert pools.draw(600, 1) == pools.draw(600, 1), "what was drawn before does not matter"
     monkeypatch.setattr(text_mixture, "disguise", lambda text, rng: text)
     monkeypatch.setattr(text_mixture, "joined", lambda first, second: first)
-    drawn = text_mixture.draw(rows, 3000, 1)
+    drawn = pools.draw(3000, 1)
     assert abs(len(drawn) - 3000) < 60
     known = [r for r in drawn if not r.source.startswith("made/")]
     assert {r.side() for r in known} == {"train"}
@@ -212,7 +217,7 @@ def test_draws_repeat_and_hold_no_text_of_another_split(data, monkeypatch):
 
 
 def test_draws_follow_the_mixture(data):
-    drawn = text_mixture.draw(text_data.load(data, data / "authored"), 5000, 1)
+    drawn = text_mixture.Pools(text_data.load(data, data / "authored")).draw(5000, 1)
     counts = Counter(r.source for r in drawn)
     total = sum(share for share, _ in text_mixture.MIXTURE.values())
     for source in ("authored/defamation", "hatexplain", "pheme"):
@@ -221,11 +226,52 @@ def test_draws_follow_the_mixture(data):
         assert counts[source] / len(drawn) >= 0.8 * share / total * available
 
 
+def supply(data: Path, drawers: int) -> text_supply.Supply:
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 7}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    args = argparse.Namespace(
+        span=90, rows=260, batch=8, seed=5, emphasis="even", tokens=12, backbone="minilm", teacher_share=0.6, drawers=drawers
+    )
+    return text_supply.Supply(text_mixture.Pools(text_data.load(data, data / "authored")), tokenizer, args)
+
+
+def test_what_a_training_is_supplied_with_does_not_depend_on_who_draws_it(data):
+    def seen(span: text_supply.Span) -> tuple:
+        return span.ids.tolist(), span.lengths.tolist(), [part.tolist() for part in span.wanted], span.batches
+
+    spans = [seen(span) for span in supply(data, 0).spans(0)]
+    assert len(spans) == 3 and spans[0] != spans[1]
+    assert [seen(span) for span in supply(data, 2).spans(0)] == spans
+    assert [seen(span) for span in supply(data, 2).spans(1)] == spans[1:], "a run that goes on draws what was left"
+    for ids, lengths, wanted, batches in spans:
+        assert {len(batch) for batch in batches} == {8} and sorted(sum(batches, [])) == list(range(len(lengths)))
+        assert all(sum(token != 0 for token in row) == length for row, length in zip(ids, lengths))
+        assert [len(part) for part in wanted] == [len(lengths)] * 4
+
+
+def test_a_teacher_fills_what_is_open_and_overrules_no_reader_who_was_sure(tmp_path):
+    open_, judged = (0.0, 1.0, 0.0, 0.0, 0.0), (1.0,) * 5
+    rows = [
+        Row("an open text", "pheme", open_, open_),
+        Row("one that was read", "pheme", open_, judged, read=True),
+        Row("one that was read in doubt", "pheme", open_, (0.5,) * 5, read=True),
+        Row("un texte en français", "european", open_, judged, lang="fr"),
+    ]
+    said = np.full((4, 5), 0.7, np.float32)
+    np.savez(tmp_path / "said.npz", probabilities=said, data=text_data.digest(rows))
+    taught = text_supply.taught(rows, tmp_path / "said.npz")
+    assert [row.soft is not None for row in taught] == [True, False, True, False]
+    targets, weights, _, _ = text_supply.targets_of(taught, 0.75)
+    assert targets[0] == pytest.approx([0.7, 0.75 * 0.7 + 0.25 * 0.98, 0.7, 0.7, 0.7], abs=1e-6)
+    assert weights[0].tolist() == [0.5, 1.0, 0.5, 0.5, 0.5]
+    assert targets[1] == pytest.approx([0.02, 0.98, 0.02, 0.02, 0.02], abs=1e-6)
+
+
 def test_a_source_without_a_share_is_an_error(data):
     rows = [*text_data.load(data, data / "authored"), Row("a new source speaks here", "newcomer", (0.0,) * 5, (1.0,) * 5)]
     rows += [Row(f"a new source speaks here {i}", "newcomer", (0.0,) * 5, (1.0,) * 5) for i in range(30)]
     with pytest.raises(SystemExit, match="newcomer"):
-        text_mixture.draw(rows, 100, 1)
+        text_mixture.Pools(rows)
 
 
 def test_harm_joined_to_harmless_text_stays_harm():

@@ -37,7 +37,7 @@ FEWEST_WORDS, MOST_WORDS = 4, 32
 HARM = 0.3
 # Log-odds by which the sentiment head must be sure of an expression's light.
 SURE = 0.7
-# Replies that begin with the same three words.
+# Replies that begin with the same words, as replies.opening counts them.
 ALIKE = 40
 
 

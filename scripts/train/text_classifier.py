@@ -8,15 +8,10 @@ from `--seed`; an interrupted run goes on from its last checkpoint.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import os
 import random
 import sys
 import time
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,111 +19,17 @@ import torch
 import torch.nn.functional as F
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
-from tokenizers import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import text_data  # noqa: E402
 import text_mixture  # noqa: E402
+import text_supply  # noqa: E402
 import training_run  # noqa: E402
 from forge import encoder  # noqa: E402
 from measure import metrics  # noqa: E402
 from text_model import HEADS, TextClassifier, load_base  # noqa: E402
-
-
-# How far a teacher is believed where there is no label.
-TEACHER_WEIGHT = 0.5
-# Sources of long texts that are read whole, up to this many tokens.
-WHOLE, WHOLE_TOKENS = ("authored/passages", "authored/stories"), 160
-
-
-def tokenise(
-    tokenizer: Tokenizer, kind: encoder.Backbone, rows: list[text_data.Row], limit: int, seed: int | None
-) -> list[list[int]]:
-    """Token ids; with a seed, half of the long texts give a window from within."""
-    rng = random.Random(seed)
-    out = []
-    for row, encoding in zip(rows, tokenizer.encode_batch([row.text for row in rows], add_special_tokens=False)):
-        # Where one sentence of many makes the label, the whole must be seen.
-        ids, room = encoding.ids, (WHOLE_TOKENS if row.source in WHOLE else limit) - 2
-        if len(ids) > room:
-            start = rng.randint(0, len(ids) - room) if seed is not None and rng.random() < 0.5 else 0
-            ids = ids[start : start + room]
-        out.append([kind.cls_id, *ids, kind.sep_id])
-    return out
-
-
-@dataclass(frozen=True)
-class Span:
-    """Texts drawn for some of a run's steps: `ids` [texts, tokens], `lengths` [texts], what `targets_of` gives, and the
-    batches, as numbers of texts."""
-
-    ids: np.ndarray
-    lengths: np.ndarray
-    wanted: tuple[np.ndarray, ...]
-    batches: list[list[int]]
-
-
-class Supply:
-    """Draws a run's texts span by span, in processes of its own: a GPU waits for nothing more than for texts."""
-
-    def __init__(self, pools: text_mixture.Pools, tokenizer: Tokenizer, args: argparse.Namespace) -> None:
-        self.pools, self.tokenizer, self.args = pools, tokenizer, args
-        size = min(args.span, args.rows) // args.batch * args.batch
-        self.steps_each, self.count = size // args.batch, max(1, round(args.rows / max(size, 1)))
-        if not size:
-            raise SystemExit("A run draws at least one batch of texts: give more --rows, or a smaller --batch.")
-
-    def span(self, number: int) -> Span:
-        args, seed = self.args, self.args.seed + 100_000 * number
-        # Shares are rounded source by source: draw a few too many, and leave those.
-        drawn = self.pools.draw(round(self.steps_each * args.batch * 1.02) + 100, seed, args.emphasis)[: self.steps_each * args.batch]
-        kind = encoder.BACKBONES[args.backbone]
-        rows = tokenise(self.tokenizer, kind, drawn, args.tokens, seed)
-        ids = np.zeros((len(rows), of_eights(max(map(len, rows)))), np.int32)
-        for i, row in enumerate(rows):
-            ids[i, : len(row)] = row
-        wanted = tuple(part.numpy() for part in targets_of(drawn, args.teacher_share, torch.device("cpu")))
-        return Span(ids, np.array([len(row) for row in rows]), wanted, batches([len(row) for row in rows], args.batch, seed))
-
-    def spans(self, first: int) -> Iterator[Span]:
-        """Those from `first` on, in order; a few are drawn ahead."""
-        numbers = range(first, self.count)
-        if self.args.drawers < 1:
-            yield from map(self.span, numbers)
-            return
-        global _SUPPLY
-        _SUPPLY = self
-        # Forked: the rows are large, and every process reads them only.
-        pool = ProcessPoolExecutor(self.args.drawers, multiprocessing.get_context("fork"), _alone)
-        try:
-            ahead = deque(pool.submit(_span, number) for number in numbers[: 2 * self.args.drawers])
-            for following in range(first + len(ahead), self.count + len(ahead)):
-                found = ahead.popleft().result()
-                if following < self.count:
-                    ahead.append(pool.submit(_span, following))
-                yield found
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-# What the processes that draw inherit.
-_SUPPLY: Supply
-
-
-def _alone() -> None:
-    # One process a core: none of them needs more threads, and a fork of running ones would wait for them without end.
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    torch.set_num_threads(1)
-
-
-def _span(number: int) -> Span:
-    return _SUPPLY.span(number)
-
-
-def of_eights(tokens: int) -> int:
-    """The next multiple of eight, in which a GPU computes."""
-    return -(-tokens // 8) * 8
+from text_supply import Span, Supply, of_eights, targets_of, tokenise  # noqa: E402
 
 
 def pad(rows: list[list[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -137,34 +38,6 @@ def pad(rows: list[list[int]], device: torch.device) -> tuple[torch.Tensor, torc
     for i, row in enumerate(rows):
         ids[i, : len(row)] = torch.tensor(row)
     return ids.to(device), torch.tensor([len(row) for row in rows], device=device)
-
-
-def batches(lengths: list[int], size: int, seed: int) -> list[list[int]]:
-    """Batches of like length, in random order: sorted within spans of 50 batches."""
-    rng = random.Random(seed)
-    out = []
-    span = size * 50
-    for start in range(0, len(lengths), span):
-        inside = sorted(range(start, min(start + span, len(lengths))), key=lambda i: lengths[i])
-        groups = [inside[i : i + size] for i in range(0, len(inside), size)]
-        rng.shuffle(groups)
-        out += groups
-    return out
-
-
-def targets_of(rows: list[text_data.Row], share: float, device: torch.device) -> tuple[torch.Tensor, ...]:
-    """Targets, weights, kinds and sentiments; a teacher's word fills what a source left open and has this share in what it says."""
-    targets, weights = torch.tensor([row.targets for row in rows]), torch.tensor([row.weights for row in rows])
-    # A little smoothing: no source's labels are beyond doubt.
-    targets = targets * 0.96 + 0.02
-    taught = torch.tensor([row.soft is not None for row in rows])
-    if taught.any():
-        soft = torch.tensor([row.soft or (0.0,) * 5 for row in rows])
-        mixed = torch.where(weights > 0, share * soft + (1 - share) * targets, soft)
-        targets = torch.where(taught[:, None], mixed, targets)
-        weights = torch.where(taught[:, None], weights.clamp(min=TEACHER_WEIGHT), weights)
-    kinds, sentiments = (torch.tensor([getattr(row, name) for row in rows], device=device) for name in ("kind", "sentiment"))
-    return targets.to(device), weights.to(device), kinds, sentiments
 
 
 def loss_of(
@@ -226,7 +99,7 @@ def fit_heads(model: TextClassifier, rows: list[text_data.Row], ids: list[list[i
             pooled[at] = model.pooled(*pad([ids[i] for i in at], device))
     model.train()
     log(f"embedded {len(ids)} texts")
-    wanted = targets_of(rows, share, device)
+    wanted = tuple(torch.from_numpy(part).to(device) for part in targets_of(rows, share))
     parameters = [p for name in HEADS for p in getattr(model, name).parameters()]
     optimiser = torch.optim.LBFGS(parameters, max_iter=150, line_search_fn="strong_wolfe")
 
@@ -239,18 +112,6 @@ def fit_heads(model: TextClassifier, rows: list[text_data.Row], ids: list[list[i
 
     before = float(optimiser.step(step).detach())
     log(f"heads fitted: loss {before:.4f} -> {float(step().detach()):.4f}")
-
-
-def taught(rows: list[text_data.Row], path: Path) -> list[text_data.Row]:
-    """The rows with a teacher's probabilities, as text_teach.py wrote them.
-
-    Of English only: no teacher here reads other languages well. Nor does one know better than a reader who was sure.
-    """
-    return [
-        row if np.isnan(p[0]) or not text_data.is_english(row) or (row.read and min(row.weights) == 1)
-        else replace(row, soft=tuple(map(float, p)))
-        for row, p in zip(rows, text_data.said_of(rows, path))
-    ]
 
 
 def main() -> None:
@@ -296,7 +157,7 @@ def main() -> None:
     if args.opinion:
         rows = text_data.doubted(rows, text_data.said_of(rows, args.opinion))
     if args.teacher:
-        rows = taught(rows, args.teacher)
+        rows = text_supply.taught(rows, args.teacher)
 
     pools = text_mixture.Pools(rows)
     checkpoint = args.work / "checkpoint.pt"

@@ -14,14 +14,9 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-import torch
-from safetensors.numpy import load_file
 
-import text_classifier
 import text_data
-from forge import encoder
 from normalise import normalise
-from text_model import TextClassifier, load_base
 from text_scores import WINDOW, built, mean_odds, probabilities, sigmoid
 
 HALF_JUDGED = {f"authored/{name}" for name in text_data.HARM_FILES}
@@ -37,20 +32,27 @@ def is_asked(row: text_data.Row, share: float) -> bool:
     return text_data.share_of(row.text) < share
 
 
-def trained(kind_name: str, base: Path, delta: Path, pairs: list[tuple[str, str]], device: torch.device) -> np.ndarray:
+def trained(kind_name: str, base: Path, delta: Path, pairs: list[tuple[str, str]], device: str) -> np.ndarray:
     """The probabilities that a classifier which is only a delta holds of each text, as written or normalised, by its first window."""
+    # Only those need PyTorch.
+    from safetensors.numpy import load_file
+
+    import text_classifier
+    from forge import encoder
+    from text_model import TextClassifier, load_base
+
     kind, found = encoder.BACKBONES[kind_name], load_file(delta)
     rank = max(len(value) for name, value in found.items() if name.endswith(".lora_a"))
     model = TextClassifier(load_base(base / kind.weights), kind, rank)
     model.load_delta(found)
     model = model.to(device)
-    if device.type == "cuda":
+    if device == "cuda":
         model.in_bf16()
     tokenizer = text_data.plain_tokenizer(kind, base)
     forms = list(dict.fromkeys(form for pair in pairs for form in pair))
     place = {form: i for i, form in enumerate(forms)}
     ids = [[kind.cls_id, *row.ids[: WINDOW - 2], kind.sep_id] for row in tokenizer.encode_batch(forms, add_special_tokens=False)]
-    harm, _ = text_classifier.scores(model, ids, 512 if device.type == "cuda" else 32)
+    harm, _ = text_classifier.scores(model, ids, 512 if device == "cuda" else 32)
     return sigmoid(np.array([np.maximum(harm[place[raw]], harm[place[plain]]) for raw, plain in pairs]))
 
 
@@ -76,7 +78,7 @@ def main() -> None:
         print(f"{folder}: {len(asked)} texts", flush=True)
     pairs = [(rows[i].text, normalise(rows[i].text) or rows[i].text) for i in asked] if args.trained else []
     for name, base, delta in args.trained:
-        said.append(trained(name, Path(base), Path(delta), pairs, torch.device(args.device)))
+        said.append(trained(name, Path(base), Path(delta), pairs, args.device))
         print(f"{delta}: {len(asked)} texts", flush=True)
     if not said:
         parser.error("nobody is asked: give --model or --trained")
