@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import multiprocessing
 import random
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -226,11 +228,11 @@ def test_draws_follow_the_mixture(data):
         assert counts[source] / len(drawn) >= 0.8 * share / total * available
 
 
-def supply(data: Path, drawers: int) -> text_supply.Supply:
+def supply(data: Path, drawers: int, rows: int = 460, span: int = 90) -> text_supply.Supply:
     tokenizer = Tokenizer(models.WordLevel({"[UNK]": 7}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     args = argparse.Namespace(
-        span=90, rows=260, batch=8, seed=5, emphasis="even", tokens=12, backbone="minilm", teacher_share=0.6, drawers=drawers
+        span=span, rows=rows, batch=8, seed=5, emphasis="even", tokens=12, backbone="minilm", teacher_share=0.6, drawers=drawers
     )
     return text_supply.Supply(text_mixture.Pools(text_data.load(data, data / "authored")), tokenizer, args)
 
@@ -240,13 +242,33 @@ def test_what_a_training_is_supplied_with_does_not_depend_on_who_draws_it(data):
         return span.ids.tolist(), span.lengths.tolist(), [part.tolist() for part in span.wanted], span.batches
 
     spans = [seen(span) for span in supply(data, 0).spans(0)]
-    assert len(spans) == 3 and spans[0] != spans[1]
-    assert [seen(span) for span in supply(data, 2).spans(0)] == spans
+    assert [len(batches) for *_, batches in spans] == [11, 11, 11, 11, 11, 2], "all rows that fill batches, and no more"
+    assert spans[0] != spans[1]
+    # One process draws two ahead, so the others are asked for while the first are used.
+    assert [seen(span) for span in supply(data, 1).spans(0)] == spans
     assert [seen(span) for span in supply(data, 2).spans(1)] == spans[1:], "a run that goes on draws what was left"
     for ids, lengths, wanted, batches in spans:
         assert {len(batch) for batch in batches} == {8} and sorted(sum(batches, [])) == list(range(len(lengths)))
         assert all(sum(token != 0 for token in row) == length for row, length in zip(ids, lengths))
         assert [len(part) for part in wanted] == [len(lengths)] * 4
+
+
+def test_a_training_that_ends_early_leaves_nobody_drawing(data):
+    spans = supply(data, 2).spans(0)
+    next(spans)
+    spans.close()
+    deadline = time.monotonic() + 20
+    while multiprocessing.active_children() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not multiprocessing.active_children()
+
+
+def test_sources_that_are_not_there_leave_their_share_to_the_others(data):
+    for source in ("hatexplain", "civil-spans", "hatemoji-build", "ailuminate", "pheme", "ud-ewt", "aart"):
+        (data / "moderation" / "train" / f"{source}.jsonl.gz").unlink()
+    few = supply(data, 0, 3000, 2400)
+    assert len(few.pools.draw(2548, 5)) < 2400, "one draw is too few"
+    assert [len(span.lengths) for span in few.spans(0)] == [2400, 600]
 
 
 def test_a_teacher_fills_what_is_open_and_overrules_no_reader_who_was_sure(tmp_path):

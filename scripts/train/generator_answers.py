@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import time
 from pathlib import Path
@@ -89,22 +90,25 @@ def main() -> None:
     kept = torch.from_numpy(kept).to(device)
     print(f"{time.monotonic() - begun:.0f}s: {len(texts)} texts", flush=True)
 
-    asked = [(i, task, prompts.prefix + prompts.plain(text) + prompts.suffix[task]) for i, text in enumerate(texts) for task in TASKS]
-    # By like length, all tasks of a text in the same batch or the next.
-    asked.sort(key=lambda item: (len(texts[item[0]]) // 16, item[0]))
-    found: dict[int, dict[str, str]] = {}
-    for start in range(0, len(asked), args.rows):
-        if time.monotonic() - begun > 60 * args.minutes:
-            break
-        part = asked[start : start + args.rows]
-        for (i, task, _), ids in zip(part, answers(model, [ids for _, _, ids in part], kept, prompts.end, args.most)):
-            if ids:
-                found.setdefault(i, {})[task] = tokenizer.decode(ids).strip()
-        if start // args.rows % 10 == 0:
-            print(f"{time.monotonic() - begun:.0f}s: {start + len(part)} of {len(asked)} answers", flush=True)
+    # By like length in a batch, all tasks of a text together, the batches by chance: what a run that is cut short has answered
+    # is no choice of the short ones.
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+    each = max(1, args.rows // len(TASKS))
+    batches = [order[start : start + each] for start in range(0, len(order), each)]
+    random.Random(1).shuffle(batches)
     with args.out.open("w", encoding="utf-8") as out:
-        for i, given in sorted(found.items()):
-            out.write(json.dumps({"text": texts[i], **given, "lang": "en", "kind": "statement"}, ensure_ascii=False) + "\n")
+        for number, batch in enumerate(batches):
+            if time.monotonic() - begun > 60 * args.minutes:
+                print(f"out of time after {number} of {len(batches)} batches", flush=True)
+                break
+            asked = [prompts.prefix + prompts.plain(texts[i]) + prompts.suffix[task] for i in batch for task in TASKS]
+            said = iter(answers(model, asked, kept, prompts.end, args.most))
+            for i in batch:
+                given = {task: tokenizer.decode(ids).strip() for task, ids in zip(TASKS, said) if ids}
+                out.write(json.dumps({"text": texts[i], **given, "lang": "en", "kind": "statement"}, ensure_ascii=False) + "\n")
+            out.flush()
+            if number % 10 == 0:
+                print(f"{time.monotonic() - begun:.0f}s: {number + 1} of {len(batches)} batches", flush=True)
     print(f"{time.monotonic() - begun:.0f}s: wrote {args.out}", flush=True)
 
 

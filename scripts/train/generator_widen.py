@@ -1,7 +1,7 @@
 """Widens what a small generator learns from: chooses texts for a larger one to answer, and what of its answers is fit.
 
-`texts` draws ordinary English texts from the public sources, of the side that is trained on and judged harmless by
-their sources; they are other people's, and only answered here. `check` keeps the answers of generator_answers.py that
+`texts` draws ordinary English texts from the public sources, of the side that is trained on, which neither their source
+nor our moderation calls harmful; they are other people's, and only answered here. `check` keeps the answers of generator_answers.py that
 an automatic judge finds right: an expression has the light that was asked for, all names and numbers of the text and
 none besides, is no copy, no loop and not flagged by our moderation; a reply is one sentence of 5 to 30 words, not
 flagged, names nobody new. Of replies that begin alike a few are kept. Writes lines in the form of ours, for `--extra` of
@@ -31,7 +31,7 @@ from text_scores import built, probabilities  # noqa: E402
 
 # How many texts of each source are answered at most.
 SHARES = {"positive-frames": 5000, "goemotions": 2200, "suicide-reddit-sentences": 900, "surge-nontoxic": 200, "ud-ewt": 700,
-          "imdb-counterfactual": 700, "clinc150": 200, "everyday": 2500}
+          "imdb-counterfactual": 700, "clinc150": 200}
 FEWEST_WORDS, MOST_WORDS = 4, 32
 # Above this probability of a category a text is left out, and an answer too.
 HARM = 0.3
@@ -42,10 +42,7 @@ ALIKE = 40
 
 
 def candidates(data: Path) -> Iterator[tuple[str, str]]:
-    """Sources and texts, our own everyday ones first."""
-    for example in written(names=PREFERRED):
-        if example.lang == "en":
-            yield "everyday", example.text
+    """Sources and texts."""
     for path in sorted((data / "moderation" / "train").glob("*.jsonl.gz")) + sorted((data / "expression" / "train").glob("*.jsonl.gz")):
         source = path.name.removesuffix(".jsonl.gz")
         if source not in SHARES:
@@ -63,12 +60,13 @@ def is_ordinary(text: str) -> bool:
     letters = sum(c.isalpha() or c == " " for c in text)
     return (
         FEWEST_WORDS <= len(words) <= MOST_WORDS and text.isascii() and letters >= 0.85 * len(text)
-        and "http" not in text and "@" not in text and "<" not in text and max(map(len, words)) < 25
+        and "http" not in text and not set("@<[") & set(text) and max(map(len, words)) < 25
     )
 
 
 def chosen(data: Path, seed: int) -> dict[str, list[str]]:
-    known = {example.text for example in written(names=WRITTEN)}
+    # Those of ours have answers already.
+    known = {example.text for example in written(names=(*WRITTEN, *PREFERRED))}
     found: dict[str, list[str]] = {source: [] for source in SHARES}
     for source, text in candidates(data):
         if text not in known and is_ordinary(text) and text_data.split_of(text, source) == "train":
@@ -100,14 +98,16 @@ def checked(items: list[dict], judge: Path, threads: int) -> tuple[list[dict], C
         text, answer = item["text"], item[task]
         if score >= HARM:
             why = "flagged"
+        elif "[" in answer:
+            why = "place-holder"
         elif task == "reply":
             opening = replies.opening(answer)
-            openings[opening] += 1
             why = (
                 "not one sentence" if not replies.one_sentence(answer) or not 5 <= len(answer.split()) <= 30
                 else "invented" if likeness.facts_invented(text, answer)
-                else "alike" if openings[opening] > ALIKE else ""
+                else "alike" if openings[opening] >= ALIKE else ""
             )
+            openings[opening] += not why
         else:
             why = "unfaithful" if not is_faithful(text, answer) else "light" if (odds if task == "positive" else -odds) < SURE else ""
         if why:

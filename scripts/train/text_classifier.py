@@ -189,17 +189,17 @@ def main() -> None:
         betas=(0.9, 0.98),
     )
     supply = Supply(pools, tokenizer, args)
-    steps = supply.steps_each * supply.count
+    steps = supply.steps
     warm = max(1, steps // 25)
     done, spent = 0, 0.0
+    bound = {k: settings[k] for k in ("seed", "rows", "rank", "batch", "tokens", "rate", "minutes", "start", "emphasis", "backbone", "layers", "opinion", "teacher", "teacher_share", "frozen", "bf16", "span")}
     if resumed is not None:
-        if resumed["settings"] != {k: settings[k] for k in resumed["settings"]}:
+        if resumed["settings"] != bound:
             raise SystemExit(f"{checkpoint} is of a run with other settings: use another --work folder.")
         model.load_state_dict(resumed["model"])
         optimiser.load_state_dict(resumed["optimiser"])
         done, spent = resumed["done"], resumed["spent"]
         log(f"resumed after {done} steps")
-    bound = {k: settings[k] for k in ("seed", "rows", "rank", "batch", "tokens", "rate", "minutes", "start", "emphasis", "backbone", "layers", "opinion", "teacher", "teacher_share", "frozen", "bf16", "span")}
     log(f"{steps} steps of {args.batch} texts")
 
     def planned() -> Iterator[tuple[Span, list[int]]]:

@@ -173,8 +173,8 @@ class Pools:
     def draw(self, count: int, seed: int, emphasis: str = "even") -> list[Row]:
         """Draw the training order: by source share, then by label, then disguised.
 
-        `emphasis` weighs the sources by one of EMPHASIS besides. Draws go round each
-        pool in shuffled order before any row comes again. Two thirds of the texts
+        `emphasis` weighs the sources by one of EMPHASIS besides. A draw goes round each
+        pool in shuffled order before any row comes again; the next draw shuffles anew. Two thirds of the texts
         are normalised, as the server has them.
         """
         factors = EMPHASIS[emphasis]

@@ -25,6 +25,15 @@ WINDOW, STRIDE = 64, 48
 SUREST = 1e-4
 
 
+def cut(ids: list[int], special: Mapping[str, int]) -> list[list[int]]:
+    """The windows of a text's ids; `special` holds `cls_id` and `sep_id`."""
+    room = WINDOW - 2
+    starts = [0]
+    while starts[-1] + room < len(ids):
+        starts.append(starts[-1] + STRIDE)
+    return [[special["cls_id"], *ids[s : s + room], special["sep_id"]] for s in starts]
+
+
 class Classifier:
     """A built graph with the server's windows, scored in batches of like length."""
 
@@ -42,14 +51,7 @@ class Classifier:
         """The text's windows, and those of its normalised form where that reads otherwise."""
         forms = dict.fromkeys((text, normalise(text) or text))
         own = [self.tokenizer.encode(form, add_special_tokens=False).ids for form in forms]
-        return [window for i, ids in enumerate(own) if i == 0 or ids != own[0] for window in self._cut(ids)]
-
-    def _cut(self, ids: list[int]) -> list[list[int]]:
-        room = WINDOW - 2
-        starts = [0]
-        while starts[-1] + room < len(ids):
-            starts.append(starts[-1] + STRIDE)
-        return [[self.ids["cls_id"], *ids[s : s + room], self.ids["sep_id"]] for s in starts]
+        return [window for i, ids in enumerate(own) if i == 0 or ids != own[0] for window in cut(ids, self.ids)]
 
     def run(self, rows: list[list[int]], outputs: list[str] | None = None) -> list[np.ndarray]:
         ids = np.full((len(rows), max(map(len, rows))), self.ids["pad_id"], np.int64)
@@ -59,7 +61,7 @@ class Classifier:
 
     def first(self, texts: list[str], output: str) -> np.ndarray:
         """`[texts, n]`: that output for each text's first window, as it was written."""
-        rows = [self._cut(self.tokenizer.encode(text, add_special_tokens=False).ids)[0] for text in texts]
+        rows = [cut(self.tokenizer.encode(text, add_special_tokens=False).ids, self.ids)[0] for text in texts]
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
         parts = [self.run([rows[i] for i in order[start : start + 32]], [output])[0] for start in range(0, len(order), 32)]
         return np.concatenate(parts)[np.argsort(order)]

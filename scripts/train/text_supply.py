@@ -11,6 +11,8 @@ import multiprocessing
 import os
 import random
 import sys
+import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -112,22 +114,31 @@ class Supply:
 
     def __init__(self, pools: text_mixture.Pools, tokenizer: Tokenizer, args: argparse.Namespace) -> None:
         self.pools, self.tokenizer, self.args = pools, tokenizer, args
-        size = min(args.span, args.rows) // args.batch * args.batch
-        self.steps_each, self.count = size // args.batch, max(1, round(args.rows / max(size, 1)))
-        if not size:
-            raise SystemExit("A run draws at least one batch of texts: give more --rows, or a smaller --batch.")
+        self.steps = args.rows // args.batch
+        self.steps_each = min(args.span // args.batch, self.steps)
+        if not self.steps_each:
+            raise SystemExit("A run draws at least one batch of texts: give more --rows and --span, or a smaller --batch.")
+        self.count = -(-self.steps // self.steps_each)
 
     def span(self, number: int) -> Span:
         args, seed = self.args, self.args.seed + 100_000 * number
+        wanted = min(self.steps_each, self.steps - number * self.steps_each) * args.batch
         # Shares are rounded source by source: draw a few too many, and leave those.
-        drawn = self.pools.draw(round(self.steps_each * args.batch * 1.02) + 100, seed, args.emphasis)[: self.steps_each * args.batch]
+        count = round(1.02 * wanted) + 100
+        drawn = self.pools.draw(count, seed, args.emphasis)
+        if len(drawn) < wanted:
+            # Of sources that are not there the others take the share.
+            drawn = self.pools.draw(round(count * 1.02 * wanted / max(len(drawn), 1)) + 100, seed, args.emphasis)
+        if len(drawn) < wanted:
+            raise SystemExit(f"Of {wanted} texts for a span only {len(drawn)} are there: give --data with more sources.")
+        drawn = drawn[:wanted]
         kind = encoder.BACKBONES[args.backbone]
         rows = tokenise(self.tokenizer, kind, drawn, args.tokens, seed)
         ids = np.zeros((len(rows), of_eights(max(map(len, rows)))), np.int32)
         for i, row in enumerate(rows):
             ids[i, : len(row)] = row
-        wanted = targets_of(drawn, args.teacher_share)
-        return Span(ids, np.array([len(row) for row in rows]), wanted, batches([len(row) for row in rows], args.batch, seed))
+        targets = targets_of(drawn, args.teacher_share)
+        return Span(ids, np.array([len(row) for row in rows]), targets, batches([len(row) for row in rows], args.batch, seed))
 
     def spans(self, first: int) -> Iterator[Span]:
         """Those from `first` on, in order; a few are drawn ahead."""
@@ -138,7 +149,7 @@ class Supply:
         global _SUPPLY
         _SUPPLY = self
         # Forked: the rows are large, and every process reads them only.
-        pool = ProcessPoolExecutor(self.args.drawers, multiprocessing.get_context("fork"), _alone)
+        pool = ProcessPoolExecutor(self.args.drawers, multiprocessing.get_context("fork"), _alone, (os.getpid(),))
         try:
             ahead = deque(pool.submit(_span, number) for number in numbers[: 2 * self.args.drawers])
             for following in range(first + len(ahead), self.count + len(ahead)):
@@ -154,9 +165,17 @@ class Supply:
 _SUPPLY: Supply
 
 
-def _alone() -> None:
+def _alone(parent: int) -> None:
     # One process a core: a fork of running threads would wait for them without end.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+    def watch() -> None:
+        # A training that is killed takes its drawers along.
+        while os.getppid() == parent:
+            time.sleep(2)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _span(number: int) -> Span:

@@ -4,7 +4,7 @@ Their probabilities teach another model (`--teacher` of text_classifier.py) or
 show which labels are doubtful (`--opinion`); of several classifiers the mean of
 their log-odds, as they err in different places. Asked are the English texts of
 the training side. One that is not built yet is asked by its delta (`--trained`),
-in full precision, on a GPU too; its log-odds are as it was trained. Writes `probabilities` [rows, 5] in the order of
+in full precision or, on a GPU, in bfloat16; its log-odds are as it was trained. Writes `probabilities` [rows, 5] in the order of
 text_data.load, NaN where none was asked, and `data`, the digest of those rows.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 
 import text_data
 from normalise import normalise
-from text_scores import WINDOW, built, mean_odds, probabilities, sigmoid
+from text_scores import built, cut, mean_odds, probabilities, sigmoid
 
 HALF_JUDGED = {f"authored/{name}" for name in text_data.HARM_FILES}
 
@@ -33,7 +33,7 @@ def is_asked(row: text_data.Row, share: float) -> bool:
 
 
 def trained(kind_name: str, base: Path, delta: Path, pairs: list[tuple[str, str]], device: str) -> np.ndarray:
-    """The probabilities that a classifier which is only a delta holds of each text, as written or normalised, by its first window."""
+    """The probabilities that a classifier which is only a delta holds of each text, the highest of its windows, as written or normalised."""
     # Only those need PyTorch.
     from safetensors.numpy import load_file
 
@@ -46,14 +46,15 @@ def trained(kind_name: str, base: Path, delta: Path, pairs: list[tuple[str, str]
     model = TextClassifier(load_base(base / kind.weights), kind, rank)
     model.load_delta(found)
     model = model.to(device)
-    if device == "cuda":
+    if device.startswith("cuda"):
         model.in_bf16()
     tokenizer = text_data.plain_tokenizer(kind, base)
     forms = list(dict.fromkeys(form for pair in pairs for form in pair))
+    windows = [cut(row.ids, kind.special_ids) for row in tokenizer.encode_batch(forms, add_special_tokens=False)]
+    harm, _ = text_classifier.scores(model, [ids for own in windows for ids in own], 512 if device.startswith("cuda") else 32)
+    of_form = np.maximum.reduceat(harm, np.cumsum([0, *map(len, windows[:-1])]))
     place = {form: i for i, form in enumerate(forms)}
-    ids = [[kind.cls_id, *row.ids[: WINDOW - 2], kind.sep_id] for row in tokenizer.encode_batch(forms, add_special_tokens=False)]
-    harm, _ = text_classifier.scores(model, ids, 512 if device == "cuda" else 32)
-    return sigmoid(np.array([np.maximum(harm[place[raw]], harm[place[plain]]) for raw, plain in pairs]))
+    return sigmoid(np.array([np.maximum(of_form[place[raw]], of_form[place[plain]]) for raw, plain in pairs]))
 
 
 def main() -> None:
@@ -61,7 +62,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder that holds moderation/train/")
     parser.add_argument("--model", type=Path, nargs="+", default=[], help="built text components, e.g. models/delta-3.1/build/text")
     parser.add_argument("--trained", nargs=3, action="append", default=[], metavar=("BACKBONE", "BASE", "DELTA"),
-                        help="one that is not built: as text_classifier.py had --backbone and --base, and what it wrote")
+                        help="one that is not built, with all layers: as text_classifier.py had --backbone and --base, and what it wrote")
     parser.add_argument("--device", default="cpu", help="where those are asked")
     parser.add_argument("--out", type=Path, required=True, help=".npz to write")
     parser.add_argument("--share", type=float, default=1.0, help="share of the public texts that is judged")
