@@ -82,7 +82,8 @@ class Linear(nn.Module):
     @torch.no_grad()
     def merge(self) -> None:
         """Adds the delta to the frozen weight and drops it: for answering alone."""
-        self.weight += (self.lora_b @ self.lora_a).to(self.weight.dtype)
+        # Not in place: a checkpoint's own numbers may be mapped for reading alone.
+        self.weight = self.weight + (self.lora_b @ self.lora_a).to(self.weight.dtype)
         self.lora_a = self.lora_b = None
 
     def forward(self, x: Tensor) -> Tensor:
