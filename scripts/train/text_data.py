@@ -68,6 +68,7 @@ JUDGED_FILES = (
     "hints",
     "neighbours",
     "neighbours_languages",
+    "wounds_languages",
 )
 # Written to set operating points by, and never trained on: judged for all five.
 CALIBRATION_FILE = "calibration"
