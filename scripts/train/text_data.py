@@ -89,7 +89,7 @@ STATEMENT_FILES = (
     "multilingual",
 )
 # What has nothing to express, and its near misses.
-SPECIAL_FILES = ("special", "special_more", "special_borders", "special_edges")
+SPECIAL_FILES = ("special", "special_more", "special_borders", "special_edges", "special_far")
 # Where a line says its text in a positive and in a negative light.
 EXPRESSED_FILES = (*STATEMENT_FILES, "pairs_daily", "pairs_work", "pairs_difficult", "pairs_east_asian", "pairs_european",
                    "pairs_languages")
