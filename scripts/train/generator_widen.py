@@ -1,8 +1,8 @@
 """Widens what a small generator learns from: chooses texts for a larger one to answer, and what of its answers is fit.
 
 `texts` draws ordinary English texts from the public sources, of the side that is trained on, which neither their source
-nor our moderation calls harmful; they are other people's, and only answered here. `check` keeps the answers of generator_answers.py that
-an automatic judge finds right: an expression has the light that was asked for, all names and numbers of the text and
+nor our moderation calls harmful; they are other people's, and only answered here. `check` keeps the answers of
+generator_answers.py that an automatic judge finds right: an expression has the light that was asked for, all names and numbers of the text and
 none besides, is no copy, no loop and not flagged by our moderation; a reply is one sentence of 5 to 30 words, not
 flagged, names nobody new. Of replies that begin alike a few are kept. Writes lines in the form of ours, for `--extra` of
 generator_train.py.
@@ -131,6 +131,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=301)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
+    if (args.data if args.what == "texts" else args.answers) is None:
+        parser.error("texts needs --data, check needs --answers")
     if args.what == "texts":
         model, places = built(args.judge, args.threads)
         lines = []
