@@ -69,15 +69,17 @@ JUDGED_FILES = (
     "neighbours",
     "neighbours_languages",
     "wounds_languages",
+    "groups",
+    "direct",
 )
 # Written to set operating points by, and never trained on: judged for all five.
 CALIBRATION_FILE = "calibration"
 # Where harm of a category stands beside its look-alikes.
 WRITTEN_FOR = {
     "sexual": ("sexual", "intimacy", "edges_intimate"),
-    "hate": ("hate", "contrasts", "edges_hate"),
-    "self_harm": ("self_harm", "despair", "edges_intimate", "hints"),
-    "violence": ("violence", "threats", "edges_public"),
+    "hate": ("hate", "contrasts", "edges_hate", "groups"),
+    "self_harm": ("self_harm", "despair", "edges_intimate", "hints", "direct"),
+    "violence": ("violence", "threats", "edges_public", "direct"),
     "defamation": ("defamation", "edges_public"),
 }
 STATEMENT_FILES = (

@@ -31,6 +31,8 @@ MIXTURE: dict[str, tuple[float, float]] = {
     "authored/neighbours": (24.0, 0.44),
     "authored/neighbours_languages": (1.5, 0.50),
     "authored/wounds_languages": (0.7, 0.50),
+    "authored/groups": (20.0, 0.50),
+    "authored/direct": (4.0, 0.50),
     "authored/prompts": (8.0, 0.35),
     "authored/chatbot": (7.0, 0.47),
     "authored/passages": (4.5, 0.46),
@@ -130,6 +132,8 @@ EMPHASIS: dict[str, dict[str, float]] = {
     "ordinary": {
         "read": 3.0, "authored/everyday": 5.0, "authored/expressions": 1.5, "authored/borders": 1.3, "goemotions": 1.5,
     },
+    # To go on from a model that misses hate in plain words, and takes a group's mere name for it.
+    "groups": {"authored/groups": 3.0, "authored/direct": 3.0, "read": 2.0, "madlibs-identity": 1.5, "hatemoji-build": 1.5, "authored/wounds_languages": 3.0},
     # For the last part of a run: what the first leaves weak.
     "fine": {
         "authored/special": 2.0,
