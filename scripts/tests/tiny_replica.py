@@ -167,7 +167,9 @@ class Replica(Endpoint):
 
     def logged(self, message: str) -> list[dict[str, object]]:
         """The lines of the log whose message begins so."""
-        lines = [json.loads(line) for line in self.log().splitlines() if line.startswith("{")]
+        # Under load the last line may be half written.
+        whole = (line for line in self.log().splitlines(keepends=True) if line.endswith("\n"))
+        lines = [json.loads(line) for line in whole if line.startswith("{")]
         return [line for line in lines if str(line.get("message", "")).startswith(message)]
 
     def counter(self, series: str) -> float:
