@@ -24,6 +24,7 @@ use dichroic::{
     },
     telemetry::Metrics,
 };
+use ort::value::Tensor;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
@@ -587,4 +588,48 @@ fn orientation_is_the_second_class() {
     close(&turned, &[1.0, 0.1, 0.0]);
     assert!(orientation.run(&[greys(&[0, 0, 0])]).is_err(), "a wrong width is refused");
     assert!(TextDetector::open(&runtime(), &bundle("tiny-image")).is_err(), "another kind is refused");
+}
+
+/// What a product of `tests/fixtures/tiny-products` says of rows [rows, 96].
+fn product(runtime: &Runtime, bits: u8, rows: &[f32]) -> Vec<f32> {
+    let graph = format!("tests/fixtures/tiny-products/{bits}.onnx");
+    let (mut session, _) = runtime.open_generator(Path::new(&graph)).unwrap();
+    let rows = Tensor::from_array(([rows.len() / 96, 96], rows.to_vec())).unwrap();
+    let outputs = session.run(ort::inputs!["rows" => rows]).unwrap();
+    outputs["out"].try_extract_tensor::<f32>().unwrap().1.to_vec()
+}
+
+/// Rows of numbers of all sizes, one of them nothing but zeros.
+fn rows_of_numbers(count: usize) -> Vec<f32> {
+    let mut state = 1_u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        f32::from(u16::try_from(state >> 16).unwrap()) / 32_768.0 - 1.0
+    };
+    (0..count * 96).map(|place| if place / 96 == 2 { 0.0 } else { next() * next().exp() }).collect()
+}
+
+// Where the processor lacks the instructions, both sides are ONNX Runtime's own.
+#[test]
+fn products_of_ours_are_those_of_the_library() {
+    for bits in [4, 8] {
+        for count in [1, 2, 3, 4, 7, 20] {
+            let rows = rows_of_numbers(count);
+            let ours = product(&runtime(), bits, &rows);
+            close(&ours, &product(&runtime().with_its_own_products(), bits, &rows));
+            assert_eq!(ours.len(), count * 40);
+        }
+    }
+}
+
+#[test]
+fn a_product_of_ours_gives_a_row_the_same_bits_in_any_company() {
+    for bits in [4, 8] {
+        let rows = rows_of_numbers(21);
+        let together = product(&runtime(), bits, &rows);
+        for (row, expected) in rows.chunks(96).zip(together.chunks(40)) {
+            let alone: Vec<u32> = product(&runtime(), bits, row).iter().map(|value| value.to_bits()).collect();
+            assert_eq!(alone, expected.iter().map(|value| value.to_bits()).collect::<Vec<_>>(), "{bits} bits");
+        }
+    }
 }

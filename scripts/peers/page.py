@@ -26,7 +26,7 @@ HOW = """\
   from it by the same script as the server's, without the adapter and with the whole head, its linear layers rounded to
   the grid that `models/<identifier>/model.json` asks for. The server's `alpha-4o-mini` is faster than that: its head
   has rows for 69,998 of 151,936 tokens. onnxruntime-genai runs that same graph with its own inputs in front, also over
-  prompts, for which ours has a second graph. All sides get
+  prompts, for which ours has a second graph where the products are ONNX Runtime's. All sides get
   the same token ids, decode greedily and generate equally many tokens, past the end of an answer too.
 - **One stream** leaves the first token and the prompt out: tokens after the first, by the time that all take longer
   than the first alone. **Eight streams** count everything, prompts included; ours are eight sequences given to the

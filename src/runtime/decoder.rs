@@ -10,7 +10,8 @@
 //!
 //! A bundle may have a second graph of the same contract for passes over prompts: these are bound by arithmetic, steps
 //! by reading weights, and what computes the one fastest is slow for the other. Which graph a pass takes follows from
-//! its length and from whether it verifies guesses, never from company, which so changes no answer.
+//! its length and from whether it verifies guesses, never from company, which so changes no answer. Where the products are
+//! ours ([`super::products`]) it is left out: theirs are as fast for both.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -49,11 +50,14 @@ struct Graph {
     // Field order is drop order: bindings belong to the session.
     bindings: HashMap<(usize, usize), IoBinding>,
     session: Session,
+    /// Whether its products are ours.
+    ours: bool,
 }
 
 impl Graph {
     fn open(runtime: &Runtime, path: &Path) -> Result<Self, RuntimeError> {
-        Ok(Self { bindings: HashMap::new(), session: runtime.open_awake(path, 1)? })
+        let (session, ours) = runtime.open_generator(path)?;
+        Ok(Self { bindings: HashMap::new(), session, ours })
     }
 }
 
@@ -87,7 +91,9 @@ impl Decoder {
         let graph = Graph::open(runtime, &bundle.graph())?;
         let answers = spec.answer_tokens.as_ref().map(|name| answer_tokens(&bundle.file(name), &spec)).transpose()?;
         let element = KvElement::of(&graph.session)?;
-        let prefill = spec.prefill.as_ref().map(|name| Graph::open(runtime, &bundle.file(name))).transpose()?;
+        // Products of ours are as fast with the first graph's weights, and need no second copy of them.
+        let prefill = spec.prefill.as_ref().filter(|_| !graph.ours);
+        let prefill = prefill.map(|name| Graph::open(runtime, &bundle.file(name))).transpose()?;
         if prefill.as_ref().map(|graph| KvElement::of(&graph.session)).transpose()?.is_some_and(|its| its != element) {
             return Err(RuntimeError::Load("the graph for prompts has a cache of another precision".into()));
         }
@@ -126,7 +132,7 @@ impl Decoder {
         // Guesses are verified by the graph that steps, whose tokens they must be.
         let prompt = self.prefill.as_mut().filter(|_| sequence > 1 && wanted == Wanted::Last);
         let is_prompt = prompt.is_some();
-        let Graph { bindings, session } = prompt.unwrap_or(&mut self.graph);
+        let Graph { bindings, session, .. } = prompt.unwrap_or(&mut self.graph);
         let binding = match bindings.entry((start, count)) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(self.cache.bind(session, start, count)?),

@@ -1,15 +1,19 @@
-//! Memory: the KV cache of a generator, and how the heap gives back what models no longer need.
+//! Memory: the KV cache of a generator, and how what models no longer need is given back.
 //!
 //! The cache is plain memory of ours, shown to ONNX Runtime row by row.
 //!
 //! The graph reads its past from and writes its present to the same buffer, so nothing is copied a step. The safe
-//! binding would copy a borrowed tensor, hence the raw calls; this is the only file that may hold `unsafe`.
+//! binding would copy a borrowed tensor, hence the raw calls; so that this file holds `unsafe`.
 //!
 //! The buffers lie where the graph's attention computes: in the host's memory, or for a graph in half precision on a
 //! GPU in that GPU's. [`KvCache::new`] is the one place that decides.
 #![expect(unsafe_code, reason = "tensors over borrowed memory and the heap's settings need C; see the safety comments")]
 
-use std::ptr::{self, NonNull};
+use std::{
+    fs,
+    ops::Range,
+    ptr::{self, NonNull},
+};
 
 use ort::{
     AsPointer as _,
@@ -26,6 +30,10 @@ use crate::domain::Device;
 #[cfg(target_env = "gnu")]
 const MAPPED_FROM: i32 = 1 << 20;
 
+/// Bytes of a large page, the smallest there are.
+#[cfg(target_os = "linux")]
+const LARGE_PAGE: usize = 2 << 20;
+
 /// Has glibc give large pieces of memory back to the system as soon as they are freed.
 ///
 /// By itself it raises that size to 32 MB as such pieces are freed. What opening a graph needs for a while then stays in
@@ -34,6 +42,64 @@ pub(super) fn give_back_large_pieces() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it sets a number inside the C library, under a lock of its own.
     let _: i32 = unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_FROM) };
+}
+
+/// Zeroed memory for `count` values, in large pages where the system has them: fewer to ask for, and fewer to find again.
+pub(super) fn in_large_pages<T: Clone>(zero: T, count: usize) -> Vec<T> {
+    let mut values: Vec<T> = Vec::with_capacity(count);
+    #[cfg(target_os = "linux")]
+    {
+        let bytes = values.as_mut_ptr().cast::<u8>();
+        let skipped = bytes.addr().next_multiple_of(LARGE_PAGE) - bytes.addr();
+        let length = (count * size_of::<T>()).saturating_sub(skipped) / LARGE_PAGE * LARGE_PAGE;
+        if length > 0 {
+            // SAFETY: it is advice on memory that the vector has and that nobody has used yet.
+            let _: i32 = unsafe { libc::madvise(bytes.wrapping_add(skipped).cast(), length, libc::MADV_HUGEPAGE) };
+        }
+    }
+    values.resize(count, zero);
+    values
+}
+
+/// Where files are mapped into the process's memory.
+pub(super) struct MappedFiles(Vec<Range<usize>>);
+
+impl MappedFiles {
+    /// Those of now; none where the system does not tell.
+    pub(super) fn now() -> Self {
+        let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        // `start-end permissions offset device inode path`, by address; only a file has an inode.
+        let mapped = maps.lines().filter_map(|line| {
+            let mut fields = line.split_ascii_whitespace();
+            let (start, end) = fields.next()?.split_once('-')?;
+            let inode: u64 = fields.nth(3)?.parse().ok()?;
+            let address = |text| usize::from_str_radix(text, 16).ok();
+            (inode > 0).then_some(address(start)?..address(end)?)
+        });
+        Self(mapped.collect())
+    }
+
+    /// Takes memory out of the resident set that is a file's and will hardly be read again. What is read all the same
+    /// comes from the file anew. Other memory stays as it is.
+    pub(super) fn forget<T>(&self, values: &[T]) {
+        let bytes = values.as_ptr_range();
+        let (start, end) = (bytes.start.addr(), bytes.end.addr());
+        let following = self.0.partition_point(|mapped| mapped.start <= start);
+        let within =
+            following.checked_sub(1).and_then(|index| self.0.get(index)).is_some_and(|mapped| end <= mapped.end);
+        // SAFETY: it asks for a number.
+        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(usize::MAX);
+        let skipped = start.next_multiple_of(page) - start;
+        let length = (end - start).saturating_sub(skipped) / page * page;
+        if within && length > 0 {
+            // SAFETY: the pages lie within `values`, in a private mapping of a file that nobody has written to, so that
+            // what they hold is what the file holds, before and after.
+            let _: i32 = unsafe {
+                let first = bytes.start.cast_mut().cast::<u8>().wrapping_add(skipped);
+                libc::madvise(first.cast(), length, libc::MADV_DONTNEED)
+            };
+        }
+    }
 }
 
 /// Dimensions of a cache.

@@ -1,6 +1,8 @@
 //! The ONNX Runtime library of the process, and sessions opened through it.
 
 use std::{
+    fmt::Display,
+    fs,
     panic::catch_unwind,
     path::Path,
     sync::{Arc, OnceLock},
@@ -10,11 +12,14 @@ use ort::{
     environment::{Environment, GlobalThreadPoolOptions},
     ep::{ArenaExtendStrategy, CUDA, ExecutionProviderDispatch, cuda::ConvAlgorithmSearch},
     memory::AllocationDevice,
-    session::Session,
+    session::{Session, builder::SessionBuilder},
     value::Tensor,
 };
 
-use super::{RuntimeError, kv};
+use super::{
+    RuntimeError, kv,
+    products::{self, Instructions},
+};
 use crate::domain::Device;
 
 /// The library allows one environment a process, so it is kept for the process's life.
@@ -27,6 +32,8 @@ pub struct Runtime {
     environment: Environment,
     threads: usize,
     device: Device,
+    /// What products of ours are computed with; none where ONNX Runtime's are kept.
+    products: Option<Instructions>,
 }
 
 impl Runtime {
@@ -42,7 +49,18 @@ impl Runtime {
                 Err(RuntimeError::Library(format!("{} is no ONNX Runtime of a fitting version", path.display())))
             })
         });
-        environment.clone().map(|environment| Self { environment, threads, device: Device::Cpu })
+        environment.clone().map(|environment| Self {
+            environment,
+            threads,
+            device: Device::Cpu,
+            products: Instructions::of_this_processor(),
+        })
+    }
+
+    /// The same runtime with ONNX Runtime's own products in generators.
+    #[must_use]
+    pub fn with_its_own_products(self) -> Self {
+        Self { products: None, ..self }
     }
 
     /// The same runtime with a GPU for its sessions, the first that the process sees (`CUDA_VISIBLE_DEVICES` says which
@@ -55,7 +73,7 @@ impl Runtime {
         let device = |error: ort::Error| RuntimeError::Device(error.to_string());
         // Registering the provider loads its libraries; only a copy into a GPU's memory proves a driver and a GPU.
         Tensor::from_array(([1], vec![0.0_f32])).map_err(device)?.to(AllocationDevice::CUDA, 0).map_err(device)?;
-        Ok(Self { device: Device::Cuda, ..self })
+        Ok(Self { device: Device::Cuda, products: None, ..self })
     }
 
     /// What its sessions compute on.
@@ -86,35 +104,56 @@ impl Runtime {
         self.open_with(graph, Some((self.threads / workers).max(1)))
     }
 
-    fn open_with(&self, graph: &Path, own_threads: Option<usize>) -> Result<Session, RuntimeError> {
-        let load = |error: &dyn std::fmt::Display| {
-            RuntimeError::Load(format!(
-                "{} cannot be opened ({error}); give it more memory, name an ONNX Runtime that knows its operators as \
-                 runtime_library, or export the model for this one",
-                graph.display()
-            ))
+    /// Opens a generator's graph as [`Runtime::open_awake`] does, for one worker, with products of ours
+    /// ([`super::products`]) where the processor has the instructions and the graph such products; and says whether it
+    /// has.
+    ///
+    /// # Errors
+    /// As [`Runtime::open`].
+    pub fn open_generator(&self, graph: &Path) -> Result<(Session, bool), RuntimeError> {
+        let renamed = self.products.and_then(|with| Some((with, products::renamed(&fs::read(graph).ok()?)?)));
+        let Some((instructions, renamed)) = renamed else {
+            return Ok((self.open_awake(graph, 1)?, false));
         };
-        let mut builder = Session::builder(&self.environment).map_err(|error| load(&error))?;
+        tracing::debug!(graph = %graph.display(), ?instructions, "products of ours");
+        let session = self.open_renamed(graph, &renamed, instructions);
+        Ok((session.map_err(|error| cannot_open(graph, &error))?, true))
+    }
+
+    /// Opens a graph that is in memory, and its weights beside the file that it is of.
+    fn open_renamed(&self, file: &Path, graph: &[u8], instructions: Instructions) -> Result<Session, ort::Error> {
+        let folder = file.parent().and_then(Path::to_str).ok_or_else(|| ort::Error::new("its path is no text"))?;
+        self.builder(Some(self.threads))?
+            .with_operators(products::domain(instructions, self.threads)?)?
+            .with_config_entry("session.model_external_initializers_file_folder_path", folder)?
+            .commit_from_memory(graph)
+    }
+
+    fn open_with(&self, graph: &Path, own_threads: Option<usize>) -> Result<Session, RuntimeError> {
+        let load = |error: ort::Error| cannot_open(graph, &error);
+        self.builder(own_threads).map_err(load)?.commit_from_file(graph).map_err(load)
+    }
+
+    fn builder(&self, own_threads: Option<usize>) -> Result<SessionBuilder, ort::Error> {
+        let mut builder = Session::builder(&self.environment)?;
         if let Some(threads) = own_threads {
             builder = builder
-                .with_independent_thread_pool()
-                .map_err(|error| load(&error))?
-                .with_intra_threads(threads)
-                .map_err(|error| load(&error))?
-                .with_intra_op_spinning(true)
-                .map_err(|error| load(&error))?
-                .with_config_entry("session.force_spinning_stop", "1")
-                .map_err(|error| load(&error))?;
+                .with_independent_thread_pool()?
+                .with_intra_threads(threads)?
+                .with_intra_op_spinning(true)?
+                .with_config_entry("session.force_spinning_stop", "1")?;
         }
-        builder
-            // Shapes change with every batch: patterns of past shapes would only hold memory.
-            .with_memory_pattern(false)
-            .map_err(|error| load(&error))?
-            .with_execution_providers(providers(self.device))
-            .map_err(|error| load(&error))?
-            .commit_from_file(graph)
-            .map_err(|error| load(&error))
+        // Shapes change with every batch: patterns of past shapes would only hold memory.
+        Ok(builder.with_memory_pattern(false)?.with_execution_providers(providers(self.device))?)
     }
+}
+
+fn cannot_open(graph: &Path, error: &dyn Display) -> RuntimeError {
+    RuntimeError::Load(format!(
+        "{} cannot be opened ({error}); give it more memory, name an ONNX Runtime that knows its operators as \
+         runtime_library, or export the model for this one",
+        graph.display()
+    ))
 }
 
 /// What a session computes with before the CPU provider, which takes the nodes that nothing else has a kernel for.
@@ -136,7 +175,7 @@ fn providers(device: Device) -> Vec<ExecutionProviderDispatch> {
 }
 
 fn start(path: &Path, threads: usize) -> Result<Environment, RuntimeError> {
-    let library = |error: &dyn std::fmt::Display| RuntimeError::Library(error.to_string());
+    let library = |error: &dyn Display| RuntimeError::Library(error.to_string());
     if !path.is_file() {
         return Err(RuntimeError::Library(format!("{} does not exist", path.display())));
     }

@@ -1,0 +1,206 @@
+//! Products and rounding with the instructions AVX-512 F, BW, VL and VNNI.
+//!
+//! Codes are multiplied as they are, from zero up, and what their zero points amount to is taken off each block's sum.
+#![expect(
+    unsafe_code,
+    reason = "loads and stores take pointers, and only a processor with the instructions may run them"
+)]
+
+use std::arch::x86_64::{
+    __m512, __m512i, _MM_HINT_T1, _mm_loadu_si128, _mm_prefetch, _mm256_set_m128i, _mm256_setr_epi8,
+    _mm256_shuffle_epi8, _mm256_storeu_si256, _mm512_abs_ps, _mm512_add_epi32, _mm512_add_ps, _mm512_and_si512,
+    _mm512_cvtepi32_epi8, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtps_epi32, _mm512_dpbusd_epi32,
+    _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_load_ps, _mm512_load_si512, _mm512_loadu_ps, _mm512_mask_storeu_ps,
+    _mm512_max_ps, _mm512_mul_ps, _mm512_reduce_add_epi32, _mm512_reduce_max_ps, _mm512_set1_epi8, _mm512_set1_epi32,
+    _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_srli_epi16,
+};
+
+use super::{
+    BLOCK, Bits, PANEL,
+    activations::Activations,
+    packed::{Lanes, Line, Packed, Panel},
+};
+
+/// Bytes ahead of what is read that are asked for, into the second-level cache.
+const AHEAD: usize = 4096;
+
+/// Whether this processor has the instructions.
+pub(super) fn available() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512vnni")
+}
+
+/// The product of all rows with the panels from `first` on; `pieces` has the place of each row's results.
+pub(super) fn multiply(weights: &Packed, first: usize, rows: &Activations, pieces: &mut [&mut [f32]]) {
+    let width = pieces.first().map_or(0, |piece| piece.len());
+    for (index, at) in (0..width).step_by(PANEL).enumerate() {
+        let Some(panel) = weights.panel(first + index) else { return };
+        let (mut row, mut pieces) = (0, &mut *pieces);
+        while row < rows.rows() && !pieces.is_empty() {
+            let tile = match rows.rows() - row {
+                1 => 1,
+                2 | 3 => 2,
+                _ => 4,
+            };
+            let Some((these, others)) = pieces.split_at_mut_checked(tile) else { return };
+            // SAFETY: `Instructions::Avx512Vnni` is made where `available` said yes, and nowhere else.
+            unsafe {
+                match (weights.layout().bits, tile) {
+                    (Bits::Four, 1) => product::<4, 1>(panel, rows, row, at, these),
+                    (Bits::Four, 2) => product::<4, 2>(panel, rows, row, at, these),
+                    (Bits::Four, _) => product::<4, 4>(panel, rows, row, at, these),
+                    (Bits::Eight, 1) => product::<8, 1>(panel, rows, row, at, these),
+                    (Bits::Eight, 2) => product::<8, 2>(panel, rows, row, at, these),
+                    (Bits::Eight, _) => product::<8, 4>(panel, rows, row, at, these),
+                }
+            }
+            (row, pieces) = (row + tile, others);
+        }
+    }
+}
+
+/// Rounds a row into its codes, scales and sums.
+pub(super) fn round(bits: Bits, row: &[f32], codes: &mut [i8], scales: &mut [f32], sums: &mut [f32]) {
+    // SAFETY: as for `multiply`.
+    unsafe { rounded(bits, row, codes, scales, sums) }
+}
+
+/// The product of `ROWS` rows from `first` on with a panel whose blocks have `LINES` lines, into place `at` of each one's
+/// piece.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn product<const LINES: usize, const ROWS: usize>(
+    panel: Panel<'_>,
+    rows: &Activations,
+    first: usize,
+    at: usize,
+    pieces: &mut [&mut [f32]],
+) {
+    let half = _mm512_set1_epi8(15);
+    let blocks = panel.scales.len();
+    // All of one length, so that what is at a block is found without looking whether it is there.
+    let (lines, of_panel, zeros) =
+        (&panel.codes.as_chunks::<LINES>().0[..blocks], panel.scales, &panel.zeros[..blocks]);
+    let mut codes: [&[[[i8; 4]; 8]]; ROWS] = [&[]; ROWS];
+    let (mut scales, mut sums): ([&[f32]; ROWS], [&[f32]; ROWS]) = ([&[]; ROWS], [&[]; ROWS]);
+    for row in 0..ROWS {
+        let fours = rows.codes[(first + row) * blocks * BLOCK..].as_chunks().0;
+        codes[row] = &fours.as_chunks().0[..blocks];
+        scales[row] = &rows.scales[(first + row) * blocks..][..blocks];
+        sums[row] = &rows.sums[(first + row) * blocks..][..blocks];
+    }
+    // Vectors are put in arrays by loops: a closure given to a function without these instructions is not inlined.
+    let mut totals = [_mm512_setzero_ps(); ROWS];
+    for block in 0..blocks {
+        let mut products = [_mm512_setzero_si512(); ROWS];
+        for (index, line) in lines[block].iter().enumerate() {
+            let line = loaded::<ROWS>(line);
+            if LINES == 4 {
+                let (low, high) = (_mm512_and_si512(line, half), _mm512_and_si512(_mm512_srli_epi16::<4>(line), half));
+                for row in 0..ROWS {
+                    products[row] = _mm512_dpbusd_epi32(products[row], low, same(codes[row][block][index * 2]));
+                    products[row] = _mm512_dpbusd_epi32(products[row], high, same(codes[row][block][index * 2 + 1]));
+                }
+            } else {
+                for row in 0..ROWS {
+                    products[row] = _mm512_dpbusd_epi32(products[row], line, same(codes[row][block][index]));
+                }
+            }
+        }
+        let of_panel = numbers(&of_panel[block]);
+        let zeros = small_numbers(&zeros[block]);
+        for row in 0..ROWS {
+            // Whole numbers below 2²⁴, which single precision holds.
+            let product = _mm512_cvtepi32_ps(products[row]);
+            let product = _mm512_fnmadd_ps(zeros, _mm512_set1_ps(sums[row][block]), product);
+            let scale = _mm512_mul_ps(of_panel, _mm512_set1_ps(scales[row][block]));
+            totals[row] = _mm512_fmadd_ps(product, scale, totals[row]);
+        }
+    }
+    for (row, piece) in pieces.iter_mut().enumerate().take(ROWS) {
+        let mut total = totals[row];
+        if let Some(bias) = panel.bias {
+            total = _mm512_add_ps(total, numbers(bias));
+        }
+        store(&mut piece[at..], total);
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn rounded(bits: Bits, row: &[f32], codes: &mut [i8], scales: &mut [f32], sums: &mut [f32]) {
+    let blocks = row.as_chunks::<BLOCK>().0.iter().zip(codes.as_chunks_mut::<BLOCK>().0);
+    for ((values, codes), (scale_out, sum_out)) in blocks.zip(scales.iter_mut().zip(sums)) {
+        let (first, second) = halves(values);
+        let largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(first), _mm512_abs_ps(second)));
+        let scale = largest / 127.0;
+        let steps = _mm512_set1_ps(if scale == 0.0 { 0.0 } else { 1.0 / scale });
+        let first = _mm512_cvtps_epi32(_mm512_mul_ps(first, steps));
+        let second = _mm512_cvtps_epi32(_mm512_mul_ps(second, steps));
+        *scale_out = scale;
+        #[expect(clippy::cast_precision_loss, reason = "at most 32 × 127")]
+        let sum = _mm512_reduce_add_epi32(_mm512_add_epi32(first, second)) as f32;
+        *sum_out = sum;
+        let mut rounded = _mm256_set_m128i(_mm512_cvtepi32_epi8(second), _mm512_cvtepi32_epi8(first));
+        if bits == Bits::Four {
+            let evens_first = _mm256_setr_epi8(
+                0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15, 0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13,
+                15,
+            );
+            rounded = _mm256_shuffle_epi8(rounded, evens_first);
+        }
+        // SAFETY: there are 32 bytes.
+        unsafe { _mm256_storeu_si256(codes.as_mut_ptr().cast(), rounded) };
+    }
+}
+
+/// A line of codes; where several rows are multiplied with it, one that will soon be wanted is asked for. With one row the
+/// processor has as many loads under way by itself, and to ask costs more than it brings.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn loaded<const ROWS: usize>(line: &Line) -> __m512i {
+    // SAFETY: 64 bytes are there, and aligned so by the type. A prefetch reads nothing, wherever it points.
+    unsafe {
+        if ROWS > 1 {
+            _mm_prefetch::<_MM_HINT_T1>(line.0.as_ptr().wrapping_add(AHEAD).cast());
+        }
+        _mm512_load_si512(line.0.as_ptr().cast())
+    }
+}
+
+/// Four bytes, for each column the same.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn same(four: [i8; 4]) -> __m512i {
+    _mm512_set1_epi32(i32::from_ne_bytes(four.map(i8::cast_unsigned)))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn numbers(lanes: &Lanes) -> __m512 {
+    // SAFETY: 64 bytes are there, and aligned so by the type.
+    unsafe { _mm512_load_ps(lanes.0.as_ptr()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn small_numbers(bytes: &[u8; PANEL]) -> __m512 {
+    // SAFETY: 16 bytes are there.
+    _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn halves(values: &[f32; BLOCK]) -> (__m512, __m512) {
+    // SAFETY: twice 16 numbers are there.
+    unsafe { (_mm512_loadu_ps(values.as_ptr()), _mm512_loadu_ps(values.as_ptr().add(16))) }
+}
+
+/// As many of the numbers as there is place for.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn store(place: &mut [f32], numbers: __m512) {
+    let mask = if place.len() < PANEL { (1 << place.len()) - 1 } else { u16::MAX };
+    // SAFETY: what the mask leaves out is not written.
+    unsafe { _mm512_mask_storeu_ps(place.as_mut_ptr(), mask, numbers) };
+}
