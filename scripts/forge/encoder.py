@@ -7,6 +7,8 @@ safetensors file, changes the base by name:
 - `<weight>.lora_a` [rank, in] and `<weight>.lora_b` [out, rank]: the weight
   gains `lora_b @ lora_a`; either may be int8, with `.scale` [rows] beside it;
 - `<tensor>.delta`, of the tensor's shape: the tensor gains it;
+- `encoder.layer.{layer}.inner.kept` [n] (optional): the channels inside the feed-forward part that the layer keeps of its
+  base, ascending; all else in the delta is of a layer so narrowed;
 - `harm.weight` [5, 2 * width] and `harm.bias` [5]: the head over the mean and
   the highest of the last layer's states; `expressibility.weight` [5, width] and
   `expressibility.bias`, and optionally `sentiment.weight` [1, width] and
@@ -55,6 +57,7 @@ EXPRESSIBILITY = ["statement", "acknowledgement", "agreement", "meaningless", "f
 HEAD_NAMES = ("harm", "expressibility")
 SENTIMENT = "sentiment"
 SITES = ("attention", "context", "inner", "gelu")
+KEPT = "encoder.layer.{}.inner.kept"
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,21 @@ def of_layers(tensors: Mapping[str, np.ndarray], layers: Sequence[int]) -> Tenso
     return kept
 
 
+def of_inner(base: Mapping[str, np.ndarray], delta: Mapping[str, np.ndarray]) -> Tensors:
+    """The base narrowed to the inner channels that the delta keeps, and which those are, by the delta's names."""
+    out = dict(base)
+    for i in range(layer_count(base)):
+        at = f"encoder.layer.{i}"
+        if KEPT.format(i) not in delta:
+            continue
+        kept = np.asarray(delta[KEPT.format(i)]).astype(np.int64)
+        up, bias, down = (f"{at}.{part}" for part in ("intermediate.dense.weight", "intermediate.dense.bias", "output.dense.weight"))
+        if not kept.size or (np.diff(kept) <= 0).any() or kept[0] < 0 or kept[-1] >= len(base[up]):
+            raise ValueError(f"The delta's {KEPT.format(i)} does not fit the base weights: use the base it was trained on.")
+        out |= {up: base[up][kept], bias: base[bias][kept], down: np.ascontiguousarray(base[down][:, kept]), KEPT.format(i): kept}
+    return out
+
+
 def _from_mpnet(base: Tensors) -> Tensors:
     """MPNet's tensors under the names that BERT has for them."""
     names = {
@@ -185,10 +203,13 @@ def distance_buckets(tokens: int) -> np.ndarray:
 
 def merge(base: Mapping[str, np.ndarray], delta: Mapping[str, np.ndarray]) -> Tensors:
     """The base with the delta added, plus the delta's heads and ranges."""
-    out = dict(base)
     delta = low_rank.unpacked(delta)
+    base = of_inner(base, delta)
+    out = dict(base)
     for name, value in delta.items():
         stem, _, kind = name.rpartition(".")
+        if kind == "kept" and name in base:
+            continue
         if kind == "lora_b" and f"{stem}.lora_a" in delta:
             continue
         if kind in ("lora_a", "lora_b"):

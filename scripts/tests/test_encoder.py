@@ -196,6 +196,20 @@ def test_merging_adds_low_rank_products_and_plain_deltas(noise, delta):
     assert merged[untouched] is noise[untouched]
 
 
+def test_a_narrowed_layer_is_the_wide_one_whose_other_channels_are_silent(noise, delta):
+    gone, at = np.array([0, 7, 8, 900, 1535]), "encoder.layer.2"
+    kept = np.setdiff1d(np.arange(1536), gone)
+    up, shift = f"{at}.intermediate.dense.weight.lora_b", f"{at}.intermediate.dense.bias.delta"
+    narrow = encoder.merge(noise, delta | {up: delta[up][kept], shift: delta[shift][kept], f"{at}.inner.kept": kept.astype(np.int16)})
+    assert narrow[f"{at}.intermediate.dense.weight"].shape == (1531, 384)
+    assert narrow[f"{at}.output.dense.weight"].shape == (384, 1531)
+    silent = encoder.merge(noise, delta)
+    for name in (f"{at}.intermediate.dense.weight", f"{at}.intermediate.dense.bias"):
+        silent[name][gone] = 0
+    one, other = (session(encoder.graph(t, MINILM, "float32")).run(["harm"], feed(ROWS))[0] for t in (narrow, silent))
+    np.testing.assert_allclose(one, other, atol=1e-4)
+
+
 def test_a_packed_delta_is_nearly_the_same(noise, delta):
     packed = low_rank.packed(delta)
     name = "encoder.layer.2.intermediate.dense.weight"
@@ -213,6 +227,10 @@ def test_a_packed_delta_is_nearly_the_same(noise, delta):
         ({"harm.weight": np.zeros((5, 384))}, "no harm head"),
         ({"encoder.layer.0.output.dense.weight.lora_b": np.zeros((384, 2))}, "without its lora_a"),
         ({"encoder.layer.2.intermediate.dense.weight.lora_b": np.zeros((1536, 3))}, "of another rank"),
+        ({"encoder.layer.1.inner.kept": np.array([0, 3, 3])}, "inner.kept does not fit the base"),
+        ({"encoder.layer.1.inner.kept": np.array([5, 1536])}, "inner.kept does not fit the base"),
+        ({"encoder.layer.9.inner.kept": np.arange(8)}, "of no known meaning"),
+        ({"encoder.layer.2.inner.kept": np.arange(8)}, "does not fit the base"),
     ],
 )
 def test_a_delta_of_another_model_is_refused(noise, delta, change, said):

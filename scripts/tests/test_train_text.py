@@ -31,6 +31,7 @@ import text_data  # noqa: E402
 import text_disguise  # noqa: E402
 import text_made  # noqa: E402
 import text_mixture  # noqa: E402
+import text_narrow  # noqa: E402
 import text_scores  # noqa: E402
 import text_supply  # noqa: E402
 import text_teach  # noqa: E402
@@ -468,10 +469,36 @@ def test_the_mean_of_two_deltas_changes_weights_by_the_mean_of_both():
     assert mean["b.delta"].dtype == np.float16
     np.testing.assert_allclose(mean["b.delta"], (one["b.delta"] + other["b.delta"]) / 2, rtol=1e-3)
     # A head that one of them lacks is kept whole; ranges are measured anew.
+    with pytest.raises(SystemExit, match="other inner channels"):
+        text_average.mean(one, other | {"encoder.layer.0.inner.kept": np.arange(3)})
     assert mean["sentiment.bias"] == 1 and "activation.0.gelu.range" not in mean
     nearer = text_average.mean(one, other, share=0.25)
     np.testing.assert_allclose(
         nearer["w.lora_b"] @ nearer["w.lora_a"], 0.75 * change[0] + 0.25 * change[1], rtol=1e-4, atol=1e-6
+    )
+
+
+def test_narrowing_drops_the_channels_that_tell_least_and_keeps_what_they_add_in_the_mean():
+    rng = np.random.default_rng(9)
+    down = rng.normal(size=(4, 6)).astype(np.float32)
+    activations = rng.normal(size=(500, 6)).astype(np.float32)
+    # One channel never changes; another does, and hardly anything reads it.
+    activations[:, 1], down[:, 4] = 2.5, 1e-4
+    kept = text_narrow.chosen(activations, down, 4)
+    assert kept.tolist() == [0, 2, 3, 5]
+    at = "encoder.layer.0"
+    delta = {
+        f"{at}.intermediate.dense.weight.lora_b": rng.normal(size=(6, 2)), f"{at}.intermediate.dense.bias.delta": np.arange(6.0),
+        f"{at}.output.dense.weight.lora_a": rng.normal(size=(2, 6)), f"{at}.output.dense.bias.delta": np.zeros(4),
+        "harm.bias": np.ones(5),
+    }
+    narrow = text_narrow.narrowed(delta, 0, kept, activations.mean(axis=0), down)
+    assert narrow[f"{at}.intermediate.dense.bias.delta"].tolist() == [0, 2, 3, 5]
+    assert narrow[f"{at}.intermediate.dense.weight.lora_b"].shape == (4, 2)
+    assert narrow[f"{at}.output.dense.weight.lora_a"].shape == (2, 4)
+    assert narrow[f"{at}.inner.kept"].tolist() == kept.tolist() and narrow["harm.bias"] is delta["harm.bias"]
+    np.testing.assert_allclose(
+        activations[:, kept] @ down[:, kept].T + narrow[f"{at}.output.dense.bias.delta"], activations @ down.T, atol=1e-2
     )
 
 

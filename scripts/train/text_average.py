@@ -29,6 +29,11 @@ def mean(
     for name in sorted({*first, *second}):
         if name.startswith("activation."):
             continue
+        if name.endswith(".inner.kept"):
+            if not np.array_equal(first.get(name), second.get(name)):
+                raise SystemExit(f"{name}: of two that keep other inner channels there is no mean")
+            out[name] = first[name].astype(np.int16)
+            continue
         if name not in first or name not in second:
             value = first.get(name, second.get(name))
         elif name.endswith(".lora_a"):

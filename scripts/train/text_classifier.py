@@ -141,7 +141,10 @@ def main() -> None:
 
     kind = encoder.BACKBONES[args.backbone]
     tokenizer = text_data.plain_tokenizer(kind, args.base)
-    model = TextClassifier(load_base(args.base / kind.weights, args.layers), kind, args.rank).to(device)
+    start = load_file(args.start) if args.start else None
+    if start and args.layers and f"encoder.layer.{len(args.layers)}.output.dense.bias.delta" in start:
+        start = encoder.of_layers(start, args.layers)
+    model = TextClassifier(load_base(args.base / kind.weights, args.layers, start), kind, args.rank).to(device)
     if args.bf16:
         model.in_bf16()
     rows = text_data.load(args.data)
@@ -162,10 +165,8 @@ def main() -> None:
     pools = text_mixture.Pools(rows)
     checkpoint = args.work / "checkpoint.pt"
     resumed = torch.load(checkpoint, weights_only=True) if checkpoint.exists() else None
-    if resumed is None and args.start:
-        start = load_file(args.start)
-        whole = args.layers and f"encoder.layer.{len(args.layers)}.output.dense.bias.delta" in start
-        model.load_delta(encoder.of_layers(start, args.layers) if whole else start)
+    if resumed is None and start:
+        model.load_delta(start)
         log(f"start: {glance(model, look, look_ids)}")
     elif resumed is None:
         sample = pools.draw(args.probe_rows, args.seed + 1, args.emphasis)

@@ -126,6 +126,8 @@ class TextClassifier(nn.Module):
             buckets = torch.from_numpy(encoder.distance_buckets(encoder.PLACES))
             distances = distances[buckets].permute(2, 0, 1)[None].contiguous()
         self.register_buffer("distances", distances, persistent=False)
+        # Which inner channels the base was narrowed to, if it was (encoder.of_inner): the delta says so again.
+        self.kept = {name: value.to(torch.int16) for name, value in base.items() if name.endswith(".inner.kept")}
         self.norm_0 = Norm("embeddings.LayerNorm", base, kind.epsilon)
         self.layers = nn.ModuleList(Layer(i, base, kind, rank) for i in range(encoder.layer_count(base)))
         self.harm = nn.Linear(2 * width, 5)
@@ -162,7 +164,7 @@ class TextClassifier(nn.Module):
 
     def delta_tensors(self) -> dict[str, Tensor]:
         """What text.safetensors holds."""
-        out: dict[str, Tensor] = {}
+        out: dict[str, Tensor] = dict(self.kept)
         for module in self.modules():
             if isinstance(module, (Linear, Norm)):
                 out |= module.delta()
@@ -195,6 +197,9 @@ class TextClassifier(nn.Module):
             head.bias.data = delta[f"{name}.bias"]
 
 
-def load_base(path: Path, layers: list[int] | None = None) -> dict[str, Tensor]:
-    base = encoder.load_base(path, layers)
+def load_base(
+    path: Path, layers: list[int] | None = None, start: Mapping[str, np.ndarray] | None = None
+) -> dict[str, Tensor]:
+    """The base as tensors, narrowed as the delta is that a run starts from."""
+    base = encoder.of_inner(encoder.load_base(path, layers), start or {})
     return {name: torch.from_numpy(np.require(value, requirements=["C", "W"])) for name, value in base.items()}

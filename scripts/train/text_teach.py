@@ -43,7 +43,7 @@ def trained(kind_name: str, base: Path, delta: Path, pairs: list[tuple[str, str]
 
     kind, found = encoder.BACKBONES[kind_name], load_file(delta)
     rank = max(len(value) for name, value in found.items() if name.endswith(".lora_a"))
-    model = TextClassifier(load_base(base / kind.weights), kind, rank)
+    model = TextClassifier(load_base(base / kind.weights, start=found), kind, rank)
     model.load_delta(found)
     model = model.to(device)
     if device.startswith("cuda"):
