@@ -10,9 +10,10 @@
 #![expect(unsafe_code, reason = "tensors over borrowed memory and the heap's settings need C; see the safety comments")]
 
 use std::{
-    fs,
-    ops::Range,
+    fs, io,
+    ops::{Deref, DerefMut, Range},
     ptr::{self, NonNull},
+    slice,
 };
 
 use ort::{
@@ -31,7 +32,6 @@ use crate::domain::Device;
 const MAPPED_FROM: i32 = 1 << 20;
 
 /// Bytes of a large page, the smallest there are.
-#[cfg(target_os = "linux")]
 const LARGE_PAGE: usize = 2 << 20;
 
 /// Has glibc give large pieces of memory back to the system as soon as they are freed.
@@ -44,21 +44,68 @@ pub(super) fn give_back_large_pieces() {
     let _: i32 = unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_FROM) };
 }
 
-/// Zeroed memory for `count` values, in large pages where the system has them: fewer to ask for, and fewer to find again.
-pub(super) fn in_large_pages<T: Clone>(zero: T, count: usize) -> Vec<T> {
-    let mut values: Vec<T> = Vec::with_capacity(count);
-    #[cfg(target_os = "linux")]
-    {
-        let bytes = values.as_mut_ptr().cast::<u8>();
-        let skipped = bytes.addr().next_multiple_of(LARGE_PAGE) - bytes.addr();
-        let length = (count * size_of::<T>()).saturating_sub(skipped) / LARGE_PAGE * LARGE_PAGE;
-        if length > 0 {
-            // SAFETY: it is advice on memory that the vector has and that nobody has used yet.
-            let _: i32 = unsafe { libc::madvise(bytes.wrapping_add(skipped).cast(), length, libc::MADV_HUGEPAGE) };
+/// Zeroed bytes in large pages where the system has them: fewer to ask for, and fewer to find again. A page is given out
+/// when it is first written to, to the thread that writes: several that fill it share that work.
+pub(super) struct Pages {
+    /// All that was mapped, of which the bytes are a part, one that begins with a large page where it fills any.
+    mapped: NonNull<u8>,
+    length: usize,
+    bytes: Range<usize>,
+}
+
+// SAFETY: the memory is its alone, and is lent by its own borrow only.
+unsafe impl Send for Pages {}
+// SAFETY: as above.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    /// So many bytes, at least one.
+    ///
+    /// # Errors
+    /// The system's, when there is no such memory.
+    pub(super) fn zeroed(bytes: usize) -> io::Result<Self> {
+        // Room to begin with a large page, where there is one to fill.
+        let length = if bytes < LARGE_PAGE { bytes } else { bytes.saturating_add(LARGE_PAGE) };
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, which lies over nothing that is in use.
+        let mapped = unsafe { libc::mmap(ptr::null_mut(), length, access, kind, -1, 0) };
+        let mapped = NonNull::new(mapped.cast::<u8>())
+            .filter(|_| mapped != libc::MAP_FAILED)
+            .ok_or_else(io::Error::last_os_error)?;
+        let address = mapped.addr().get();
+        let start = if bytes < LARGE_PAGE { 0 } else { address.next_multiple_of(LARGE_PAGE) - address };
+        #[cfg(target_os = "linux")]
+        {
+            let within = bytes / LARGE_PAGE * LARGE_PAGE;
+            // SAFETY: it is advice on a part of the mapping, which nobody has used yet.
+            let _: i32 =
+                unsafe { libc::madvise(mapped.as_ptr().wrapping_add(start).cast(), within, libc::MADV_HUGEPAGE) };
         }
+        Ok(Self { mapped, length, bytes: start..start + bytes })
     }
-    values.resize(count, zero);
-    values
+}
+
+impl Deref for Pages {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the bytes lie within the mapping, which was zeroed and lives as long as `self`.
+        unsafe { slice::from_raw_parts(self.mapped.as_ptr().wrapping_add(self.bytes.start), self.bytes.len()) }
+    }
+}
+
+impl DerefMut for Pages {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `deref`, and nobody else has it.
+        unsafe { slice::from_raw_parts_mut(self.mapped.as_ptr().wrapping_add(self.bytes.start), self.bytes.len()) }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: the whole of the mapping, of which nothing is borrowed any more.
+        let _: i32 = unsafe { libc::munmap(self.mapped.as_ptr().cast(), self.length) };
+    }
 }
 
 /// Where files are mapped into the process's memory.

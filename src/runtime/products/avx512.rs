@@ -10,7 +10,7 @@ use std::arch::x86_64::{
     __m512, __m512i, _MM_HINT_T1, _mm_loadu_si128, _mm_prefetch, _mm256_set_m128i, _mm256_setr_epi8,
     _mm256_shuffle_epi8, _mm256_storeu_si256, _mm512_abs_ps, _mm512_add_epi32, _mm512_add_ps, _mm512_and_si512,
     _mm512_cvtepi32_epi8, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtps_epi32, _mm512_dpbusd_epi32,
-    _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_load_ps, _mm512_load_si512, _mm512_loadu_ps, _mm512_mask_storeu_ps,
+    _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_load_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_storeu_ps,
     _mm512_max_ps, _mm512_mul_ps, _mm512_reduce_add_epi32, _mm512_reduce_max_ps, _mm512_set1_epi8, _mm512_set1_epi32,
     _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_srli_epi16,
 };
@@ -108,7 +108,7 @@ fn product<const LINES: usize, const ROWS: usize>(
                 }
             }
         }
-        let of_panel = numbers(&of_panel[block]);
+        let of_panel = of_line(&of_panel[block]);
         let zeros = small_numbers(&zeros[block]);
         for row in 0..ROWS {
             // Whole numbers below 2²⁴, which single precision holds.
@@ -159,12 +159,12 @@ fn rounded(bits: Bits, row: &[f32], codes: &mut [i8], scales: &mut [f32], sums: 
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn loaded<const ROWS: usize>(line: &Line) -> __m512i {
-    // SAFETY: 64 bytes are there, and aligned so by the type. A prefetch reads nothing, wherever it points.
+    // SAFETY: 64 bytes are there. A prefetch reads nothing, wherever it points.
     unsafe {
         if ROWS > 1 {
-            _mm_prefetch::<_MM_HINT_T1>(line.0.as_ptr().wrapping_add(AHEAD).cast());
+            _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().wrapping_add(AHEAD).cast());
         }
-        _mm512_load_si512(line.0.as_ptr().cast())
+        _mm512_loadu_si512(line.as_ptr().cast())
     }
 }
 
@@ -180,6 +180,13 @@ fn same(four: [i8; 4]) -> __m512i {
 fn numbers(lanes: &Lanes) -> __m512 {
     // SAFETY: 64 bytes are there, and aligned so by the type.
     unsafe { _mm512_load_ps(lanes.0.as_ptr()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn of_line(scales: &Line) -> __m512 {
+    // SAFETY: 64 bytes are there.
+    unsafe { _mm512_loadu_ps(scales.as_ptr().cast()) }
 }
 
 #[inline]

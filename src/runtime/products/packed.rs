@@ -7,14 +7,15 @@
 use std::sync::Mutex;
 
 use super::{Layout, PANEL, Parallel, Weights};
-use crate::runtime::kv::in_large_pages;
+use crate::runtime::kv::Pages;
 
-/// 64 bytes at an address that is a multiple of 64, so that no load crosses two lines of a cache.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-pub(super) struct Line(pub(super) [u8; 64]);
+/// Bytes of a line of a cache, which is also a vector. They lie at multiples of that in memory, so that no load crosses two.
+pub(super) const LINE: usize = 64;
 
-/// A number for each column of a panel, laid as [`Line`].
+/// Codes: four bytes of each column of a panel, or of four bits eight codes. Or a scale for each of them.
+pub(super) type Line = [u8; LINE];
+
+/// A number for each column of a panel.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Lanes(pub(super) [f32; PANEL]);
@@ -22,12 +23,12 @@ pub(super) struct Lanes(pub(super) [f32; PANEL]);
 /// A matrix of weights in panels; columns that the last one lacks are nothing.
 pub(super) struct Packed {
     layout: Layout,
-    /// [panels, blocks, lines of a block].
-    codes: Vec<Line>,
-    /// [panels, blocks].
-    scales: Vec<Lanes>,
-    /// [panels, blocks].
-    zeros: Vec<[u8; PANEL]>,
+    /// Lines [panels, blocks, lines of a block].
+    codes: Pages,
+    /// Numbers of single precision [panels, blocks, columns].
+    scales: Pages,
+    /// Bytes [panels, blocks, columns].
+    zeros: Pages,
     /// [panels], nothing where nothing is added.
     bias: Vec<Lanes>,
 }
@@ -36,7 +37,7 @@ pub(super) struct Packed {
 #[derive(Clone, Copy)]
 pub(super) struct Panel<'a> {
     pub(super) codes: &'a [Line],
-    pub(super) scales: &'a [Lanes],
+    pub(super) scales: &'a [Line],
     pub(super) zeros: &'a [[u8; PANEL]],
     pub(super) bias: Option<&'a Lanes>,
 }
@@ -49,9 +50,9 @@ impl Packed {
         let lines = blocks * layout.lines_of_a_block();
         let mut packed = Self {
             layout,
-            codes: in_large_pages(Line([0; 64]), panels * lines),
-            scales: vec![Lanes([0.0; PANEL]); panels * blocks],
-            zeros: vec![[0; PANEL]; panels * blocks],
+            codes: zeroed(panels * lines * LINE)?,
+            scales: zeroed(panels * blocks * LINE)?,
+            zeros: zeroed(panels * blocks * PANEL)?,
             bias: Vec::new(),
         };
         for bias in weights.bias.unwrap_or_default().chunks(PANEL) {
@@ -61,15 +62,17 @@ impl Packed {
         }
         let parts: Vec<_> = packed
             .codes
-            .chunks_mut(lines)
-            .zip(packed.scales.chunks_mut(blocks))
-            .zip(packed.zeros.chunks_mut(blocks))
+            .chunks_mut(lines * LINE)
+            .zip(packed.scales.chunks_mut(blocks * LINE))
+            .zip(packed.zeros.chunks_mut(blocks * PANEL))
             .map(Mutex::new)
             .collect();
         parallel(parts.len(), &|panel| {
             // Each is locked once, by whom it belongs to.
             if let Some(Ok(mut part)) = parts.get(panel).map(Mutex::lock) {
                 let ((codes, scales), zeros) = &mut *part;
+                let (codes, scales, zeros) =
+                    (codes.as_chunks_mut().0, scales.as_chunks_mut().0, zeros.as_chunks_mut().0);
                 pack(weights, panel, codes, scales, zeros);
             }
         })?;
@@ -81,9 +84,9 @@ impl Packed {
     pub(super) fn panel(&self, index: usize) -> Option<Panel<'_>> {
         let blocks = self.layout.blocks();
         Some(Panel {
-            codes: self.codes.chunks_exact(blocks * self.layout.lines_of_a_block()).nth(index)?,
-            scales: self.scales.chunks_exact(blocks).nth(index)?,
-            zeros: self.zeros.chunks_exact(blocks).nth(index)?,
+            codes: self.codes.chunks_exact(blocks * self.layout.lines_of_a_block() * LINE).nth(index)?.as_chunks().0,
+            scales: self.scales.chunks_exact(blocks * LINE).nth(index)?.as_chunks().0,
+            zeros: self.zeros.chunks_exact(blocks * PANEL).nth(index)?.as_chunks().0,
             bias: self.bias.get(index),
         })
     }
@@ -93,17 +96,21 @@ impl Packed {
     }
 }
 
-fn pack(weights: &Weights<'_>, panel: usize, codes: &mut [Line], scales: &mut [Lanes], zeros: &mut [[u8; PANEL]]) {
+fn zeroed(bytes: usize) -> Result<Pages, ort::Error> {
+    Pages::zeroed(bytes).map_err(|error| ort::Error::new(format!("no memory for a product's weights ({error})")))
+}
+
+fn pack(weights: &Weights<'_>, panel: usize, codes: &mut [Line], scales: &mut [Line], zeros: &mut [[u8; PANEL]]) {
     let columns = weights.columns().skip(panel * PANEL).take(PANEL);
     for (place, column) in columns.enumerate() {
         let (fours, _) = column.codes.as_chunks::<4>();
         for (line, four) in codes.iter_mut().zip(fours) {
-            line.0.as_chunks_mut::<4>().0[place] = *four;
+            line.as_chunks_mut().0[place] = *four;
         }
         for (block, ((scale, zero), of_column)) in
             scales.iter_mut().zip(zeros.iter_mut()).zip(column.scales).enumerate()
         {
-            scale.0[place] = *of_column;
+            scale.as_chunks_mut().0[place] = of_column.to_ne_bytes();
             zero[place] = column.zero(block);
         }
     }
