@@ -24,10 +24,14 @@ from forge import encoder, low_rank  # noqa: E402
 from text_scores import Classifier  # noqa: E402
 
 
+def told(activations: np.ndarray, down: np.ndarray) -> np.ndarray:
+    """How much each column of `activations` [tokens, inner] varies in what it adds through `down` [width, inner]."""
+    return activations.var(axis=0) * np.square(down).sum(axis=0)
+
+
 def chosen(activations: np.ndarray, down: np.ndarray, count: int) -> np.ndarray:
-    """The `count` of the columns of `activations` [tokens, inner] that tell most through `down` [width, inner], ascending."""
-    told = activations.var(axis=0) * np.square(down).sum(axis=0)
-    return np.sort(np.argsort(-told, kind="stable")[:count])
+    """The `count` of those columns that tell most, ascending."""
+    return np.sort(np.argsort(-told(activations, down), kind="stable")[:count])
 
 
 def narrowed(delta: dict[str, np.ndarray], layer: int, kept: np.ndarray, mean: np.ndarray, down: np.ndarray) -> dict[str, np.ndarray]:
@@ -74,8 +78,8 @@ def main() -> None:
             seen.append(model.run(batch, [name])[0][inside])
         activations, down = np.concatenate(seen), merged[f"encoder.layer.{layer}.output.dense.weight"]
         kept = chosen(activations, down, args.inner)
-        all_told = (activations.var(axis=0) * np.square(down).sum(axis=0))
-        print(f"layer {layer}: {len(activations)} tokens, kept {all_told[kept].sum() / all_told.sum():.3f} of what varies", flush=True)
+        all_of_it = told(activations, down)
+        print(f"layer {layer}: {len(activations)} tokens, kept {all_of_it[kept].sum() / all_of_it.sum():.3f} of what varies", flush=True)
         delta = narrowed(delta, layer, kept, activations.mean(axis=0), down)
     written = {k: np.ascontiguousarray(v.astype(np.float16) if k.endswith(".delta") else v) for k, v in delta.items()}
     text_data.write(args.out, lambda path: save_file(written, str(path)))
