@@ -590,13 +590,13 @@ fn orientation_is_the_second_class() {
     assert!(TextDetector::open(&runtime(), &bundle("tiny-image")).is_err(), "another kind is refused");
 }
 
-/// What a product of `tests/fixtures/tiny-products` says of rows [rows, 96].
-fn product(runtime: &Runtime, bits: u8, rows: &[f32]) -> Vec<f32> {
+/// What a product of `tests/fixtures/tiny-products` says of rows [rows, 96], and whether it is ours.
+fn product(runtime: &Runtime, bits: u8, rows: &[f32]) -> (Vec<f32>, bool) {
     let graph = format!("tests/fixtures/tiny-products/{bits}.onnx");
-    let (mut session, _) = runtime.open_generator(Path::new(&graph)).unwrap();
+    let (mut session, is_ours) = runtime.open_generator(Path::new(&graph)).unwrap();
     let rows = Tensor::from_array(([rows.len() / 96, 96], rows.to_vec())).unwrap();
     let outputs = session.run(ort::inputs!["rows" => rows]).unwrap();
-    outputs["out"].try_extract_tensor::<f32>().unwrap().1.to_vec()
+    (outputs["out"].try_extract_tensor::<f32>().unwrap().1.to_vec(), is_ours)
 }
 
 /// Rows of numbers of all sizes, one of them nothing but zeros.
@@ -609,14 +609,20 @@ fn rows_of_numbers(count: usize) -> Vec<f32> {
     (0..count * 96).map(|place| if place / 96 == 2 { 0.0 } else { next() * next().exp() }).collect()
 }
 
+fn bits_of(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
 // Where the processor lacks the instructions, both sides are ONNX Runtime's own.
 #[test]
 fn products_of_ours_are_those_of_the_library() {
     for bits in [4, 8] {
         for count in [1, 2, 3, 4, 7, 20] {
             let rows = rows_of_numbers(count);
-            let ours = product(&runtime(), bits, &rows);
-            close(&ours, &product(&runtime().with_its_own_products(), bits, &rows));
+            let (ours, _) = product(&runtime(), bits, &rows);
+            let (theirs, replaced) = product(&runtime().with_its_own_products(), bits, &rows);
+            assert!(!replaced);
+            close(&ours, &theirs);
             assert_eq!(ours.len(), count * 40);
         }
     }
@@ -626,10 +632,76 @@ fn products_of_ours_are_those_of_the_library() {
 fn a_product_of_ours_gives_a_row_the_same_bits_in_any_company() {
     for bits in [4, 8] {
         let rows = rows_of_numbers(21);
-        let together = product(&runtime(), bits, &rows);
+        let (together, is_ours) = product(&runtime(), bits, &rows);
         for (row, expected) in rows.chunks(96).zip(together.chunks(40)) {
-            let alone: Vec<u32> = product(&runtime(), bits, row).iter().map(|value| value.to_bits()).collect();
-            assert_eq!(alone, expected.iter().map(|value| value.to_bits()).collect::<Vec<_>>(), "{bits} bits");
+            let (alone, _) = product(&runtime(), bits, row);
+            close(&alone, expected);
+            if is_ours {
+                assert_eq!(bits_of(&alone), bits_of(expected), "{bits} bits");
+            }
+        }
+    }
+}
+
+/// Texts of `tests/fixtures/tiny-encoder`: of all lengths, 40 kinds of tokens.
+fn tiny_texts() -> Vec<Vec<i64>> {
+    (0..23).map(|text| (0..=text * 7 % 20).map(|place| (text * 11 + place * place * 3) % 40).collect()).collect()
+}
+
+/// What such an encoder says of some texts.
+struct Encoded {
+    /// Of each text 64 numbers a token.
+    states: Vec<Vec<f32>>,
+    /// 5 logits a text.
+    harm: Vec<f32>,
+    /// Whether its layers are ours.
+    ours: bool,
+}
+
+fn encoded(runtime: &Runtime, workers: usize, size: u8, texts: &[Vec<i64>]) -> Encoded {
+    let graph = format!("tests/fixtures/tiny-encoder/{size}.onnx");
+    let (mut session, ours) = runtime.open_classifier(Path::new(&graph), workers).unwrap();
+    let tokens = texts.iter().map(Vec::len).max().unwrap();
+    let padded = texts.iter().flat_map(|text| text.iter().copied().chain(std::iter::repeat(39)).take(tokens));
+    let ids = Tensor::from_array(([texts.len(), tokens], padded.collect::<Vec<i64>>())).unwrap();
+    let lengths: Vec<i32> = texts.iter().map(|text| i32::try_from(text.len()).unwrap()).collect();
+    let lengths = Tensor::from_array(([texts.len()], lengths)).unwrap();
+    let outputs = session.run(ort::inputs!["input_ids" => ids, "lengths" => lengths]).unwrap();
+    let numbers = |name: &str| outputs[name].try_extract_tensor::<f32>().unwrap().1.to_vec();
+    let states = numbers("layers.out");
+    let of_texts = states.chunks(tokens * 64).zip(texts).map(|(states, text)| states[..text.len() * 64].to_vec());
+    Encoded { states: of_texts.collect(), harm: numbers("harm"), ours }
+}
+
+// Where the processor lacks the instructions, both sides are ONNX Runtime's own.
+#[test]
+fn layers_of_ours_say_what_the_librarys_nodes_say() {
+    for size in [16, 32, 64] {
+        let ours = encoded(&runtime(), 1, size, &tiny_texts());
+        let theirs = encoded(&runtime().with_its_own_products(), 1, size, &tiny_texts());
+        assert!(!theirs.ours);
+        close(&ours.harm, &theirs.harm);
+        for (ours, theirs) in ours.states.iter().zip(&theirs.states) {
+            close(ours, theirs);
+        }
+    }
+}
+
+// ONNX Runtime's nodes add in an order that depends on the batch.
+#[test]
+fn a_layer_of_ours_gives_a_text_the_same_bits_in_any_company() {
+    let texts = tiny_texts();
+    for size in [16, 32, 64] {
+        // The threads share the rows of one, and two have a thread each.
+        for workers in [1, 2] {
+            let together = encoded(&runtime(), workers, size, &texts);
+            for (text, expected) in texts.iter().zip(&together.states) {
+                let alone = encoded(&runtime(), 2, size, std::slice::from_ref(text));
+                close(&alone.states[0], expected);
+                if together.ours {
+                    assert_eq!(bits_of(&alone.states[0]), bits_of(expected), "heads of {size}, {} tokens", text.len());
+                }
+            }
         }
     }
 }

@@ -64,7 +64,7 @@ impl TextClassifier {
             .text_classifier
             .clone()
             .ok_or_else(|| RuntimeError::Load("the bundle is no text classifier".into()))?;
-        let session = runtime.open_awake(&bundle.graph(), Self::WORKERS)?;
+        let (session, _) = runtime.open_classifier(&bundle.graph(), Self::WORKERS)?;
         let labels = spec.labels.as_ref().map(|labels| LabelHead::new(labels, &session)).transpose()?;
         Ok(Self { session, spec, labels })
     }

@@ -5,6 +5,7 @@
 
 pub mod classifier;
 pub mod decoder;
+mod encoder;
 pub mod graph;
 pub mod growing;
 mod kv;
@@ -15,6 +16,7 @@ mod products;
 pub mod session;
 pub mod tokenizer;
 pub mod vision;
+mod wire;
 
 pub use classifier::{TextClassifier, TextOutput, TextTokens, Window, together};
 pub use decoder::Decoder;

@@ -12,12 +12,15 @@ use ort::{
     environment::{Environment, GlobalThreadPoolOptions},
     ep::{ArenaExtendStrategy, CUDA, ExecutionProviderDispatch, cuda::ConvAlgorithmSearch},
     memory::AllocationDevice,
+    operator::OperatorDomain,
     session::{Session, builder::SessionBuilder},
     value::Tensor,
 };
 
 use super::{
-    RuntimeError, kv,
+    RuntimeError,
+    encoder::{self, Kernels},
+    kv,
     products::{self, Instructions},
 };
 use crate::domain::Device;
@@ -32,8 +35,8 @@ pub struct Runtime {
     environment: Environment,
     threads: usize,
     device: Device,
-    /// What products of ours are computed with; none where ONNX Runtime's are kept.
-    products: Option<Instructions>,
+    /// Whether operators of ours may stand for ONNX Runtime's.
+    ours: bool,
 }
 
 impl Runtime {
@@ -49,18 +52,13 @@ impl Runtime {
                 Err(RuntimeError::Library(format!("{} is no ONNX Runtime of a fitting version", path.display())))
             })
         });
-        environment.clone().map(|environment| Self {
-            environment,
-            threads,
-            device: Device::Cpu,
-            products: Instructions::of_this_processor(),
-        })
+        environment.clone().map(|environment| Self { environment, threads, device: Device::Cpu, ours: true })
     }
 
-    /// The same runtime with ONNX Runtime's own products in generators.
+    /// The same runtime with ONNX Runtime's own operators alone, in generators and text classifiers.
     #[must_use]
     pub fn with_its_own_products(self) -> Self {
-        Self { products: None, ..self }
+        Self { ours: false, ..self }
     }
 
     /// The same runtime with a GPU for its sessions, the first that the process sees (`CUDA_VISIBLE_DEVICES` says which
@@ -73,7 +71,7 @@ impl Runtime {
         let device = |error: ort::Error| RuntimeError::Device(error.to_string());
         // Registering the provider loads its libraries; only a copy into a GPU's memory proves a driver and a GPU.
         Tensor::from_array(([1], vec![0.0_f32])).map_err(device)?.to(AllocationDevice::CUDA, 0).map_err(device)?;
-        Ok(Self { device: Device::Cuda, products: None, ..self })
+        Ok(Self { device: Device::Cuda, ours: false, ..self })
     }
 
     /// What its sessions compute on.
@@ -111,22 +109,46 @@ impl Runtime {
     /// # Errors
     /// As [`Runtime::open`].
     pub fn open_generator(&self, graph: &Path) -> Result<(Session, bool), RuntimeError> {
-        let renamed = self.products.and_then(|with| Some((with, products::renamed(&fs::read(graph).ok()?)?)));
-        let Some((instructions, renamed)) = renamed else {
-            return Ok((self.open_awake(graph, 1)?, false));
-        };
-        tracing::debug!(graph = %graph.display(), ?instructions, "products of ours");
-        let session = self.open_renamed(graph, &renamed, instructions);
-        Ok((session.map_err(|error| cannot_open(graph, &error))?, true))
+        let with = Instructions::of_this_processor();
+        let domain = with.map(|with| move |threads| products::domain(with, threads));
+        self.open_changed(graph, 1, products::renamed, domain)
     }
 
-    /// Opens a graph that is in memory, and its weights beside the file that it is of.
-    fn open_renamed(&self, file: &Path, graph: &[u8], instructions: Instructions) -> Result<Session, ort::Error> {
-        let folder = file.parent().and_then(Path::to_str).ok_or_else(|| ort::Error::new("its path is no text"))?;
-        self.builder(Some(self.threads))?
-            .with_operators(products::domain(instructions, self.threads)?)?
-            .with_config_entry("session.model_external_initializers_file_folder_path", folder)?
-            .commit_from_memory(graph)
+    /// Opens a text classifier's graph as [`Runtime::open_awake`] does, with layers of ours ([`super::encoder`]) where the
+    /// processor has the instructions and the graph such layers; and says whether it has.
+    ///
+    /// # Errors
+    /// As [`Runtime::open`].
+    pub fn open_classifier(&self, graph: &Path, workers: usize) -> Result<(Session, bool), RuntimeError> {
+        let domain = Kernels::of_this_processor().map(|with| move |threads| encoder::domain(with, threads));
+        self.open_changed(graph, workers, encoder::with_whole_layers, domain)
+    }
+
+    /// Opens a graph with operators of ours, of a domain made for so many threads, where the processor has what they need
+    /// and a change of the graph finds what they are for.
+    fn open_changed(
+        &self,
+        graph: &Path,
+        workers: usize,
+        change: fn(&[u8]) -> Option<Vec<u8>>,
+        domain: Option<impl Fn(usize) -> Result<OperatorDomain, ort::Error>>,
+    ) -> Result<(Session, bool), RuntimeError> {
+        let domain = domain.filter(|_| self.ours);
+        let changed = domain.and_then(|domain| Some((domain, change(&fs::read(graph).ok()?)?)));
+        let Some((domain, changed)) = changed else {
+            return Ok((self.open_awake(graph, workers)?, false));
+        };
+        tracing::debug!(graph = %graph.display(), "operators of ours");
+        let threads = (self.threads / workers).max(1);
+        let open = || {
+            let folder = graph.parent().and_then(Path::to_str).ok_or_else(|| ort::Error::new("its path is no text"))?;
+            self.builder(Some(threads))?
+                .with_operators(domain(threads)?)?
+                // The graph is in memory, and its weights lie beside the file that it is of.
+                .with_config_entry("session.model_external_initializers_file_folder_path", folder)?
+                .commit_from_memory(&changed)
+        };
+        Ok((open().map_err(|error: ort::Error| cannot_open(graph, &error))?, true))
     }
 
     fn open_with(&self, graph: &Path, own_threads: Option<usize>) -> Result<Session, RuntimeError> {

@@ -1,30 +1,11 @@
 //! Which products of a graph are ours, and the graph with these renamed.
 //!
-//! Reads an ONNX model as what it is on the wire, fields of protocol buffers, of which it knows the few that matter and
-//! copies the others as they are. Of a field that occurs twice the later one holds, so that a node is renamed by what is
-//! put behind it.
+//! Of a field that occurs twice the later one holds, so that a node is renamed by what is put behind it.
 
 use std::collections::HashMap;
 
 use super::{BLOCK, DOMAIN, NAME};
-
-/// Field numbers of `onnx.proto`.
-mod field {
-    pub(super) const MODEL_GRAPH: u64 = 7;
-    pub(super) const MODEL_OPERATORS: u64 = 8;
-    pub(super) const GRAPH_NODE: u64 = 1;
-    pub(super) const GRAPH_INITIALIZER: u64 = 5;
-    pub(super) const NODE_INPUT: u64 = 1;
-    pub(super) const NODE_KIND: u64 = 4;
-    pub(super) const NODE_ATTRIBUTE: u64 = 5;
-    pub(super) const NODE_DOMAIN: u64 = 7;
-    pub(super) const ATTRIBUTE_NAME: u64 = 1;
-    pub(super) const ATTRIBUTE_NUMBER: u64 = 3;
-    pub(super) const TENSOR_KIND: u64 = 2;
-    pub(super) const TENSOR_NAME: u64 = 8;
-    pub(super) const OPERATORS_DOMAIN: u64 = 1;
-    pub(super) const OPERATORS_VERSION: u64 = 2;
-}
+use crate::runtime::wire::{Field, Fields, Value, bytes, field, number, put_bytes, with_operators};
 
 /// `TensorProto.DataType`.
 const FLOAT: u64 = 1;
@@ -46,11 +27,7 @@ pub(crate) fn renamed(model: &[u8]) -> Option<Vec<u8>> {
             _ => out.extend_from_slice(field.whole),
         }
     }
-    let mut operators = Vec::new();
-    put_bytes(&mut operators, field::OPERATORS_DOMAIN, DOMAIN.as_bytes());
-    put_number(&mut operators, field::OPERATORS_VERSION, 1);
-    put_bytes(&mut out, field::MODEL_OPERATORS, &operators);
-    (found > 0).then_some(out)
+    (found > 0).then(|| with_operators(out, DOMAIN))
 }
 
 fn renamed_graph(graph: &[u8], found: &mut usize) -> Option<Vec<u8>> {
@@ -112,125 +89,6 @@ fn ours(node: &[u8], kinds: &HashMap<&[u8], u64>) -> Option<bool> {
             && attribute("K") > 0
             && attribute("K") % BLOCK as u64 == 0,
     )
-}
-
-/// The last value of a field of bytes; nothing of it is no bytes.
-fn bytes(message: &[u8], number: u64) -> Option<&[u8]> {
-    let mut found: &[u8] = &[];
-    for field in Fields(message) {
-        let field = field?;
-        if let Value::Bytes(value) = field.value
-            && field.number == number
-        {
-            found = value;
-        }
-    }
-    Some(found)
-}
-
-/// The last value of a field of whole numbers; nothing of it is 0.
-fn number(message: &[u8], number: u64) -> Option<u64> {
-    let mut found = 0;
-    for field in Fields(message) {
-        let field = field?;
-        if let Value::Number(value) = field.value
-            && field.number == number
-        {
-            found = value;
-        }
-    }
-    Some(found)
-}
-
-#[derive(Clone, Copy)]
-struct Field<'a> {
-    number: u64,
-    value: Value<'a>,
-    /// The field as it stands in its message.
-    whole: &'a [u8],
-}
-
-#[derive(Clone, Copy)]
-enum Value<'a> {
-    Number(u64),
-    Bytes(&'a [u8]),
-    /// Of 4 or 8 bytes.
-    Fixed,
-}
-
-/// The fields of a message; `None` where it is none, and then nothing more.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Iterator for Fields<'a> {
-    type Item = Option<Field<'a>>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.0.is_empty() {
-            return None;
-        }
-        let field = self.field();
-        if field.is_none() {
-            self.0 = &[];
-        }
-        Some(field)
-    }
-}
-
-impl<'a> Fields<'a> {
-    fn field(&mut self) -> Option<Field<'a>> {
-        let start = self.0;
-        let key = self.varint()?;
-        let value = match key & 7 {
-            0 => Value::Number(self.varint()?),
-            1 => self.bytes(8).map(|_| Value::Fixed)?,
-            2 => {
-                let length = usize::try_from(self.varint()?).ok()?;
-                Value::Bytes(self.bytes(length)?)
-            }
-            5 => self.bytes(4).map(|_| Value::Fixed)?,
-            _ => return None,
-        };
-        let whole = start.get(..start.len() - self.0.len())?;
-        Some(Field { number: key >> 3, value, whole })
-    }
-
-    fn bytes(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (bytes, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(bytes)
-    }
-
-    fn varint(&mut self) -> Option<u64> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let (&byte, rest) = self.0.split_first()?;
-            self.0 = rest;
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Some(value);
-            }
-        }
-        None
-    }
-}
-
-fn put_bytes(out: &mut Vec<u8>, number: u64, bytes: &[u8]) {
-    put_varint(out, number << 3 | 2);
-    put_varint(out, bytes.len() as u64);
-    out.extend_from_slice(bytes);
-}
-
-fn put_number(out: &mut Vec<u8>, number: u64, value: u64) {
-    put_varint(out, number << 3);
-    put_varint(out, value);
-}
-
-fn put_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value.to_le_bytes()[0] | 0x80);
-        value >>= 7;
-    }
-    out.push(value.to_le_bytes()[0]);
 }
 
 #[cfg(test)]
