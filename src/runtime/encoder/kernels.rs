@@ -73,7 +73,8 @@ macro_rules! kernels {
             });
         }
 
-        /// Calls a function with what each tile of the rows gives with each panel, the panel's first column and the tile's number.
+        /// Calls a function with what each tile of the rows gives with each panel: the tile's number, the panel's first
+        /// column, and the block.
         fn each_block(product: &Product, rows: &Rounded, mut take: impl FnMut(usize, usize, &mut Block)) {
             let fours = product.depth / 4;
             let mut block = [[0.0; PANEL]; TILE];
@@ -102,8 +103,8 @@ macro_rules! kernels {
             value
         }
 
-        /// Bends the first rows of a block and rounds them for the next product, of which this is what it takes from channel `at`
-        /// on; the block then holds what was rounded.
+        /// Bends the first rows of a block and rounds them for the next product, of which this is what it takes from
+        /// channel `at` on; the block then holds what was rounded.
         #[target_feature(enable = $features)]
         fn bend(block: &mut Block, rows: usize, rounding: &Rounding, at: usize, codes: &mut [Fours]) {
             for (row, values) in block.iter_mut().enumerate().take(rows) {
@@ -261,8 +262,8 @@ macro_rules! kernels {
             }
         }
 
-        /// The products of some queries with the keys of `KEYS` vectors of tokens from `from` on, into `scores` `[queries, long]`;
-        /// tells how many tokens that were.
+        /// The products of some queries with the keys of `KEYS` vectors of tokens from `from` on, into `scores`
+        /// `[queries, long]`; tells how many tokens that were.
         #[inline]
         #[target_feature(enable = $features)]
         fn scored<const QUERIES: usize, const KEYS: usize>(
@@ -294,8 +295,8 @@ macro_rules! kernels {
             KEYS * LANES
         }
 
-        /// Scores of so many tokens as weights that are not yet divided by their sum, which it tells; what lies behind them weighs
-        /// nothing.
+        /// Scores of so many tokens as weights that are not yet divided by their sum, which it tells; what lies behind them
+        /// weighs nothing.
         #[inline]
         #[target_feature(enable = $features)]
         fn softmax(scores: &mut [f32], tokens: usize, scale: f32, distances: Option<&[f32]>) -> f32 {
@@ -326,8 +327,8 @@ macro_rules! kernels {
 
         /// x Φ(x), Φ the distribution function of the normal distribution.
         ///
-        /// The binary logarithm of Φ(-|x|) is a polynomial, fitted by least squares so that the largest error of Φ between 0 and
-        /// 5.94, where it falls below 10⁻⁸, is smallest: it is 5 × 10⁻⁸.
+        /// The binary logarithm of Φ(-|x|) is a polynomial, fitted by least squares so that the largest error of Φ between 0
+        /// and 5.94, where it falls below 10⁻⁸, is smallest: it is 5 × 10⁻⁸.
         #[inline]
         #[target_feature(enable = $features)]
         fn gelu(x: Vector) -> Vector {
