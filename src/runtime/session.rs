@@ -5,7 +5,7 @@ use std::{
     fs,
     panic::catch_unwind,
     path::Path,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use ort::{
@@ -27,6 +27,11 @@ use crate::domain::Device;
 
 /// The library allows one environment a process, so it is kept for the process's life.
 static RUNTIME: OnceLock<Result<Environment, RuntimeError>> = OnceLock::new();
+
+/// Whether ONNX Runtime knows the domain of our operators for generators, and for text classifiers. A session whose domain
+/// it does not know adds it, and fails if another thread has done so since it looked: the first one is opened alone.
+static PRODUCTS: Mutex<bool> = Mutex::new(false);
+static LAYERS: Mutex<bool> = Mutex::new(false);
 
 /// The loaded library with its one thread pool, which all sessions share but those of text classifiers and generators
 /// ([`Runtime::open_awake`]).
@@ -111,7 +116,7 @@ impl Runtime {
     pub fn open_generator(&self, graph: &Path) -> Result<(Session, bool), RuntimeError> {
         let with = Instructions::of_this_processor();
         let domain = with.map(|with| move |threads| products::domain(with, threads));
-        self.open_changed(graph, 1, products::renamed, domain)
+        self.open_changed(graph, 1, products::renamed, domain, &PRODUCTS)
     }
 
     /// Opens a text classifier's graph as [`Runtime::open_awake`] does, with layers of ours ([`super::encoder`]) where the
@@ -121,7 +126,7 @@ impl Runtime {
     /// As [`Runtime::open`].
     pub fn open_classifier(&self, graph: &Path, workers: usize) -> Result<(Session, bool), RuntimeError> {
         let domain = Kernels::of_this_processor().map(|with| move |threads| encoder::domain(with, threads));
-        self.open_changed(graph, workers, encoder::with_whole_layers, domain)
+        self.open_changed(graph, workers, encoder::with_whole_layers, domain, &LAYERS)
     }
 
     /// Opens a graph with operators of ours, of a domain made for so many threads, where the processor has what they need
@@ -132,6 +137,7 @@ impl Runtime {
         workers: usize,
         change: fn(&[u8]) -> Option<Vec<u8>>,
         domain: Option<impl Fn(usize) -> Result<OperatorDomain, ort::Error>>,
+        known: &Mutex<bool>,
     ) -> Result<(Session, bool), RuntimeError> {
         let domain = domain.filter(|_| self.ours);
         let changed = domain.and_then(|domain| Some((domain, change(&fs::read(graph).ok()?)?)));
@@ -148,7 +154,16 @@ impl Runtime {
                 .with_config_entry("session.model_external_initializers_file_folder_path", folder)?
                 .commit_from_memory(&changed)
         };
-        Ok((open().map_err(|error: ort::Error| cannot_open(graph, &error))?, true))
+        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+        let session = if *known {
+            drop(known);
+            open()
+        } else {
+            let session = open();
+            *known = session.is_ok();
+            session
+        };
+        Ok((session.map_err(|error: ort::Error| cannot_open(graph, &error))?, true))
     }
 
     fn open_with(&self, graph: &Path, own_threads: Option<usize>) -> Result<Session, RuntimeError> {
