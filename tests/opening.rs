@@ -1,5 +1,4 @@
 //! Graphs with operators of ours opened side by side by a process that has opened none: what a server does as it starts.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
     env, hint,

@@ -31,6 +31,9 @@ use super::{
 /// Numbers of a half of a vector.
 const HALF: usize = LANES / 2;
 
+/// Queries that an attention takes together: with two vectors of keys or values for each, half of the registers hold sums.
+const QUERIES: usize = 2;
+
 /// 16 numbers.
 #[derive(Clone, Copy)]
 struct Vector(__m256, __m256);
@@ -72,10 +75,11 @@ fn multiply_rows<const ROWS: usize>(tile: &Tile<'_>, first: usize, half: usize, 
             highs[row] = _mm256_add_epi32(highs[row], _mm256_madd_epi16(pairs_high, ones));
         }
     }
-    for (row, block) in block[first..first + ROWS].iter_mut().enumerate() {
-        let sums = Vector(_mm256_cvtepi32_ps(lows[row]), _mm256_cvtepi32_ps(highs[row]));
-        store(&mut block[half * LANES..], valued(tile, first + row, from, sums));
+    let mut sums = [splat(0.0); ROWS];
+    for (row, sum) in sums.iter_mut().enumerate() {
+        *sum = Vector(_mm256_cvtepi32_ps(lows[row]), _mm256_cvtepi32_ps(highs[row]));
     }
+    valued(tile, first, from, &sums, block, half * LANES);
 }
 
 /// Codes of 16 numbers, rounded.

@@ -26,6 +26,9 @@ use super::{
 /// Bytes ahead of what is read that are asked for, into the second-level cache.
 const AHEAD: usize = 4096;
 
+/// Queries that an attention takes together: with two vectors of keys or values for each, half of the registers hold sums.
+const QUERIES: usize = 8;
+
 /// 16 numbers.
 type Vector = __m512;
 
@@ -58,9 +61,12 @@ fn multiply_rows<const ROWS: usize>(tile: &Tile<'_>, block: &mut Block) {
             highs[row] = _mm512_dpbusd_epi32(highs[row], four, high);
         }
     }
-    for (row, block) in block.iter_mut().enumerate().take(ROWS) {
-        store(block, valued(tile, row, at, _mm512_cvtepi32_ps(lows[row])));
-        store(&mut block[LANES..], valued(tile, row, at + LANES, _mm512_cvtepi32_ps(highs[row])));
+    for (half, whole) in [lows, highs].iter().enumerate() {
+        let mut sums = [splat(0.0); ROWS];
+        for (sum, whole) in sums.iter_mut().zip(whole) {
+            *sum = _mm512_cvtepi32_ps(*whole);
+        }
+        valued(tile, 0, at + half * LANES, &sums, block, half * LANES);
     }
 }
 

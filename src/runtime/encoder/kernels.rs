@@ -90,28 +90,47 @@ macro_rules! kernels {
             }
         }
 
-        /// What a row's sums with the columns from `from` on are worth, with what its unrounded channels add.
-        #[inline]
+        /// What the sums of rows from `first` on with the columns from `from` on are worth, with what their unrounded
+        /// channels add, into the block from column `at` on.
         #[target_feature(enable = $features)]
-        fn valued(tile: &Tile<'_>, row: usize, from: usize, sums: Vector) -> Vector {
+        fn valued<const ROWS: usize>(
+            tile: &Tile<'_>,
+            first: usize,
+            from: usize,
+            sums: &[Vector; ROWS],
+            block: &mut Block,
+            at: usize,
+        ) {
             let Tile { product, .. } = tile;
-            let mut value = times_and(sums, numbers(&product.factors[from..]), numbers(&product.bias[from..]));
-            let exact = tile.exact.get(row * product.exact.chosen.len()..).unwrap_or_default();
-            for (exact, weights) in exact.iter().zip(product.exact.weights.chunks_exact(product.columns)) {
-                value = times_and(splat(*exact), numbers(&weights[from..]), value);
+            let (factors, bias) = (numbers(&product.factors[from..]), numbers(&product.bias[from..]));
+            let mut values = [splat(0.0); ROWS];
+            for (value, sum) in values.iter_mut().zip(sums) {
+                *value = times_and(*sum, factors, bias);
             }
-            value
+            let chosen = product.exact.chosen.len();
+            for (index, weights) in product.exact.weights.chunks_exact(product.columns).enumerate() {
+                let weights = numbers(&weights[from..]);
+                for (row, value) in values.iter_mut().enumerate() {
+                    let exact = tile.exact.get((first + row) * chosen + index).copied().unwrap_or_default();
+                    *value = times_and(splat(exact), weights, *value);
+                }
+            }
+            for (value, row) in values.iter().zip(&mut block[first..first + ROWS]) {
+                store(&mut row[at..], *value);
+            }
         }
 
         /// Bends the first rows of a block and rounds them for the next product, of which this is what it takes from
         /// channel `at` on; the block then holds what was rounded.
         #[target_feature(enable = $features)]
         fn bend(block: &mut Block, rows: usize, rounding: &Rounding, at: usize, codes: &mut [Fours]) {
+            let codes = codes.as_chunks_mut::<4>().0;
             for (row, values) in block.iter_mut().enumerate().take(rows) {
-                for (half, values) in values.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+                let halves = values.as_chunks_mut::<LANES>().0.iter_mut().zip(codes.iter_mut());
+                for (half, (values, codes)) in halves.enumerate() {
                     let even = even(rounding, at + half * LANES, gelu(numbers(values)));
                     store(values, even);
-                    put(codes_of(rounding, even), row, &mut codes[half * 4..]);
+                    put(codes_of(rounding, even), row, codes);
                 }
             }
         }
@@ -182,7 +201,7 @@ macro_rules! kernels {
             let tokens = asked.packed.len() / (3 * asked.width);
             let long = tokens.next_multiple_of(LANES);
             space.keys.resize(size * long, 0.0);
-            space.scores.resize(4 * long, 0.0);
+            space.scores.resize(QUERIES * long, 0.0);
             for head in 0..asked.heads {
                 let at = head * size;
                 for (token, row) in asked.packed.chunks_exact(3 * asked.width).enumerate() {
@@ -193,45 +212,48 @@ macro_rules! kernels {
                 }
                 let mut query = 0;
                 while query < asked.queries.len() {
-                    if asked.queries.len() - query >= 4 {
-                        some_queries::<VECTORS, 4>(asked, head, query, long, space, out);
-                        query += 4;
-                    } else {
-                        some_queries::<VECTORS, 1>(asked, head, query, long, space, out);
-                        query += 1;
-                    }
+                    query += match asked.queries.len() - query {
+                        left if left >= QUERIES && VECTORS <= 2 => {
+                            some_queries::<VECTORS, QUERIES>(asked, head, query, long, space, out)
+                        }
+                        // Twice as wide, half as many.
+                        left if left >= 4 && QUERIES > 4 => {
+                            some_queries::<VECTORS, 4>(asked, head, query, long, space, out)
+                        }
+                        left if left >= 2 => some_queries::<VECTORS, 2>(asked, head, query, long, space, out),
+                        _ => some_queries::<VECTORS, 1>(asked, head, query, long, space, out),
+                    };
                 }
             }
         }
 
-        /// `QUERIES` of the queries that are asked, from `first` on, by one head.
+        /// So many of the queries that are asked, from `first` on, by one head; tells how many that were.
         #[target_feature(enable = $features)]
-        fn some_queries<const VECTORS: usize, const QUERIES: usize>(
+        fn some_queries<const VECTORS: usize, const COUNT: usize>(
             asked: &Asked<'_>,
             head: usize,
             first: usize,
             long: usize,
             space: &mut Attention,
             out: &mut [f32],
-        ) {
+        ) -> usize {
             let (size, width) = (VECTORS * LANES, asked.width);
             let Attention { keys, scores } = space;
-            let mut queries: [&[f32]; QUERIES] = [&[]; QUERIES];
+            let mut queries: [&[f32]; COUNT] = [&[]; COUNT];
             for (index, query) in queries.iter_mut().enumerate() {
                 *query = &asked.packed[(asked.queries.start + first + index) * 3 * width + head * size..][..size];
             }
             let mut from = 0;
             while from < long {
                 from += match (long - from) / LANES {
-                    1 => scored::<QUERIES, 1>(&queries, keys, long, from, scores),
-                    2 | 3 => scored::<QUERIES, 2>(&queries, keys, long, from, scores),
-                    _ => scored::<QUERIES, 4>(&queries, keys, long, from, scores),
+                    1 => scored::<COUNT, 1>(&queries, keys, long, from, scores),
+                    _ => scored::<COUNT, 2>(&queries, keys, long, from, scores),
                 };
             }
             #[expect(clippy::cast_precision_loss, reason = "a head is small")]
             let scale = 1.0 / (size as f32).sqrt();
             let tokens = asked.packed.len() / (3 * width);
-            let mut totals = [0.0; QUERIES];
+            let mut totals = [0.0; COUNT];
             for (index, (scores, total)) in scores.chunks_exact_mut(long).zip(&mut totals).enumerate() {
                 let distances = asked.distances.map(|distances| {
                     let query = asked.queries.start + first + index;
@@ -239,55 +261,56 @@ macro_rules! kernels {
                 });
                 *total = softmax(&mut scores[..], tokens, scale, distances);
             }
-            let mut sums = [[splat(0.0); VECTORS]; QUERIES];
+            let mut sums = [[splat(0.0); VECTORS]; COUNT];
             for (token, row) in asked.packed.chunks_exact(3 * width).enumerate() {
                 let value = row[2 * width + head * size..][..size].as_chunks::<LANES>().0;
                 let mut vectors = [splat(0.0); VECTORS];
                 for (vector, value) in vectors.iter_mut().zip(value) {
                     *vector = numbers(value);
                 }
-                for query in 0..QUERIES {
+                for query in 0..COUNT {
                     let weight = splat(scores[query * long + token]);
                     for vector in 0..VECTORS {
                         sums[query][vector] = times_and(weight, vectors[vector], sums[query][vector]);
                     }
                 }
             }
-            for query in 0..QUERIES {
+            for query in 0..COUNT {
                 let total = splat(totals[query]);
                 let out = &mut out[(first + query) * width + head * size..][..size];
                 for (vector, out) in out.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
                     store(out, over(sums[query][vector], total));
                 }
             }
+            COUNT
         }
 
         /// The products of some queries with the keys of `KEYS` vectors of tokens from `from` on, into `scores`
         /// `[queries, long]`; tells how many tokens that were.
         #[inline]
         #[target_feature(enable = $features)]
-        fn scored<const QUERIES: usize, const KEYS: usize>(
-            queries: &[&[f32]; QUERIES],
+        fn scored<const COUNT: usize, const KEYS: usize>(
+            queries: &[&[f32]; COUNT],
             keys: &[f32],
             long: usize,
             from: usize,
             scores: &mut [f32],
         ) -> usize {
-            let mut sums = [[splat(0.0); KEYS]; QUERIES];
+            let mut sums = [[splat(0.0); KEYS]; COUNT];
             for (channel, keys) in keys.chunks_exact(long).enumerate() {
                 let tokens = keys[from..from + KEYS * LANES].as_chunks::<LANES>().0;
                 let mut vectors = [splat(0.0); KEYS];
                 for (vector, tokens) in vectors.iter_mut().zip(tokens) {
                     *vector = numbers(tokens);
                 }
-                for query in 0..QUERIES {
+                for query in 0..COUNT {
                     let number = splat(queries[query][channel]);
                     for key in 0..KEYS {
                         sums[query][key] = times_and(number, vectors[key], sums[query][key]);
                     }
                 }
             }
-            for query in 0..QUERIES {
+            for query in 0..COUNT {
                 for key in 0..KEYS {
                     store(&mut scores[query * long + from + key * LANES..], sums[query][key]);
                 }
@@ -367,9 +390,10 @@ macro_rules! kernels {
 
         /// Puts the codes of 16 channels into a row's places of a tile.
         #[inline]
-        fn put(fours: [[u8; 4]; 4], row: usize, codes: &mut [Fours]) {
-            for (codes, four) in codes.iter_mut().zip(fours) {
-                codes[row] = four;
+        fn put(fours: [[u8; 4]; 4], row: usize, codes: &mut [Fours; 4]) {
+            let [first, second, third, fourth] = codes;
+            if row < TILE {
+                [first[row], second[row], third[row], fourth[row]] = fours;
             }
         }
     };
