@@ -22,7 +22,7 @@ use std::{
 };
 
 use super::{
-    LANES, PANEL, TILE,
+    LANES, MOST_STEPS, PANEL, TILE,
     kernels::{Block, Kernels, Tile, kernels},
     layer::{Asked, Attention, Fours, Rounded},
     weights::{Line, Norm, Product, Rounding},
@@ -86,7 +86,8 @@ fn multiply_rows<const ROWS: usize>(tile: &Tile<'_>, first: usize, half: usize, 
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn codes_of(rounding: &Rounding, values: Vector) -> [[u8; 4]; 4] {
-    let Vector(low, high) = times(values, splat(rounding.steps));
+    // What a whole number cannot hold would come out as the smallest.
+    let Vector(low, high) = smaller(times(values, splat(rounding.steps)), splat(MOST_STEPS));
     let zero = _mm256_set1_epi32(rounding.zero);
     let (low, high) =
         (_mm256_add_epi32(_mm256_cvtps_epi32(low), zero), _mm256_add_epi32(_mm256_cvtps_epi32(high), zero));

@@ -17,7 +17,7 @@ use std::{
 };
 
 use super::{
-    LANES, PANEL, TILE,
+    LANES, MOST_STEPS, PANEL, TILE,
     kernels::{Block, Kernels, Tile, kernels},
     layer::{Asked, Attention, Fours, Rounded},
     weights::{Line, Norm, Product, Rounding},
@@ -74,7 +74,8 @@ fn multiply_rows<const ROWS: usize>(tile: &Tile<'_>, block: &mut Block) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn codes_of(rounding: &Rounding, values: Vector) -> [[u8; 4]; 4] {
-    let steps = _mm512_cvtps_epi32(times(values, splat(rounding.steps)));
+    // What a whole number cannot hold would come out as the smallest.
+    let steps = _mm512_cvtps_epi32(smaller(times(values, splat(rounding.steps)), splat(MOST_STEPS)));
     let codes = _mm512_add_epi32(steps, _mm512_set1_epi32(rounding.zero));
     let mut fours = [[0; 4]; 4];
     // SAFETY: there is place for 16 bytes.

@@ -31,7 +31,7 @@ use layer::{Batch, Workspace};
 pub(super) use nodes::with_whole_layers;
 use weights::{Layer, Product};
 
-use super::kv::MappedFiles;
+use super::{kv::MappedFiles, products::Instructions};
 
 /// The domain of the operator in a graph, and its name.
 const DOMAIN: &str = "dichroic.encoder";
@@ -46,6 +46,9 @@ const TILE: usize = 12;
 /// Numbers of single precision in a vector.
 const LANES: usize = 16;
 
+/// Steps of a rounding up to which they differ: more are as many codes as there are.
+const MOST_STEPS: f32 = 255.0;
+
 /// Widths of an attention head that there is code for.
 const HEAD_SIZES: [usize; 3] = [16, 32, 64];
 
@@ -54,11 +57,7 @@ impl Kernels {
     pub(super) fn of_this_processor() -> Option<&'static Self> {
         #[cfg(target_arch = "x86_64")]
         {
-            if is_x86_feature_detected!("avx512f")
-                && is_x86_feature_detected!("avx512bw")
-                && is_x86_feature_detected!("avx512vl")
-                && is_x86_feature_detected!("avx512vnni")
-            {
+            if let Some(Instructions::Avx512Vnni) = Instructions::of_this_processor() {
                 return Some(&avx512::KERNELS);
             }
             if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
