@@ -14,6 +14,7 @@ use std::{
     ops::{Deref, DerefMut, Range},
     ptr::{self, NonNull},
     slice,
+    sync::Arc,
 };
 
 use ort::{
@@ -34,6 +35,12 @@ const MAPPED_FROM: i32 = 1 << 20;
 /// Bytes of a large page, the smallest there are.
 const LARGE_PAGE: usize = 2 << 20;
 
+/// Bytes that [`Room`] asks the system for at once.
+const ROOM: usize = 64 << 20;
+
+/// Bytes of a line of a cache.
+const LINE: usize = 64;
+
 /// Has glibc give large pieces of memory back to the system as soon as they are freed.
 ///
 /// By itself it raises that size to 32 MB as such pieces are freed. What opening a graph needs for a while then stays in
@@ -47,16 +54,21 @@ pub(super) fn give_back_large_pieces() {
 /// Zeroed bytes in large pages where the system has them: fewer to ask for, and fewer to find again. A page is given out
 /// when it is first written to, to the thread that writes: several that fill it share that work.
 pub(super) struct Pages {
-    /// All that was mapped, of which the bytes are a part, one that begins with a large page where it fills any.
-    mapped: NonNull<u8>,
-    length: usize,
+    mapping: Arc<Mapping>,
+    /// Which of the mapping's bytes they are; no other `Pages` has any of these.
     bytes: Range<usize>,
 }
 
-// SAFETY: the memory is its alone, and is lent by its own borrow only.
-unsafe impl Send for Pages {}
+/// Memory from the system, given back at the end.
+struct Mapping {
+    first: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: it gives out no memory itself, and `Pages` lends theirs by their own borrow only.
+unsafe impl Send for Mapping {}
 // SAFETY: as above.
-unsafe impl Sync for Pages {}
+unsafe impl Sync for Mapping {}
 
 impl Pages {
     /// So many bytes, at least one.
@@ -68,20 +80,30 @@ impl Pages {
         let length = if bytes < LARGE_PAGE { bytes } else { bytes.saturating_add(LARGE_PAGE) };
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a new mapping, which lies over nothing that is in use.
-        let mapped = unsafe { libc::mmap(ptr::null_mut(), length, access, kind, -1, 0) };
-        let mapped = NonNull::new(mapped.cast::<u8>())
-            .filter(|_| mapped != libc::MAP_FAILED)
+        let first = unsafe { libc::mmap(ptr::null_mut(), length, access, kind, -1, 0) };
+        let mapping = NonNull::new(first.cast::<u8>())
+            .filter(|_| first != libc::MAP_FAILED)
+            .map(|first| Mapping { first, length })
             .ok_or_else(io::Error::last_os_error)?;
-        let address = mapped.addr().get();
+        let address = mapping.first.addr().get();
         let start = if bytes < LARGE_PAGE { 0 } else { address.next_multiple_of(LARGE_PAGE) - address };
         #[cfg(target_os = "linux")]
         {
             let within = bytes / LARGE_PAGE * LARGE_PAGE;
             // SAFETY: it is advice on a part of the mapping, which nobody has used yet.
-            let _: i32 =
-                unsafe { libc::madvise(mapped.as_ptr().wrapping_add(start).cast(), within, libc::MADV_HUGEPAGE) };
+            let _: i32 = unsafe {
+                libc::madvise(mapping.first.as_ptr().wrapping_add(start).cast(), within, libc::MADV_HUGEPAGE)
+            };
         }
-        Ok(Self { mapped, length, bytes: start..start + bytes })
+        Ok(Self { mapping: Arc::new(mapping), bytes: start..start + bytes })
+    }
+
+    /// Cuts off the first bytes; nothing where there are not as many.
+    fn cut(&mut self, bytes: usize) -> Option<Self> {
+        let end = self.bytes.start.checked_add(bytes).filter(|end| *end <= self.bytes.end)?;
+        let first = Self { mapping: Arc::clone(&self.mapping), bytes: self.bytes.start..end };
+        self.bytes.start = end;
+        Some(first)
     }
 }
 
@@ -90,21 +112,46 @@ impl Deref for Pages {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: the bytes lie within the mapping, which was zeroed and lives as long as `self`.
-        unsafe { slice::from_raw_parts(self.mapped.as_ptr().wrapping_add(self.bytes.start), self.bytes.len()) }
+        unsafe {
+            slice::from_raw_parts(self.mapping.first.as_ptr().wrapping_add(self.bytes.start), self.bytes.len())
+        }
     }
 }
 
 impl DerefMut for Pages {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for `deref`, and nobody else has it.
-        unsafe { slice::from_raw_parts_mut(self.mapped.as_ptr().wrapping_add(self.bytes.start), self.bytes.len()) }
+        // SAFETY: as for `deref`, and nobody else has them.
+        unsafe {
+            slice::from_raw_parts_mut(self.mapping.first.as_ptr().wrapping_add(self.bytes.start), self.bytes.len())
+        }
     }
 }
 
-impl Drop for Pages {
+impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the whole of the mapping, of which nothing is borrowed any more.
-        let _: i32 = unsafe { libc::munmap(self.mapped.as_ptr().cast(), self.length) };
+        let _: i32 = unsafe { libc::munmap(self.first.as_ptr().cast(), self.length) };
+    }
+}
+
+/// Memory for matrices that are read one after the other: pieces of large mappings, so that those which would not fill a
+/// large page lie in such pages too.
+#[derive(Default)]
+pub(super) struct Room(Option<Pages>);
+
+impl Room {
+    /// So many zeroed bytes, which begin with a line of a cache.
+    ///
+    /// # Errors
+    /// The system's, when there is no such memory.
+    pub(super) fn zeroed(&mut self, bytes: usize) -> io::Result<Pages> {
+        let whole = bytes.next_multiple_of(LINE);
+        if let Some(pages) = self.0.as_mut().and_then(|rest| rest.cut(whole)) {
+            return Ok(pages);
+        }
+        // What is left of the last one stays untouched, and so takes no memory.
+        let rest = self.0.insert(Pages::zeroed(whole.max(ROOM))?);
+        rest.cut(whole).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 }
 

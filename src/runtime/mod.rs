@@ -12,7 +12,7 @@ mod kv;
 mod labels;
 mod normalise;
 pub mod ocr;
-mod products;
+pub mod products;
 pub mod session;
 pub mod tokenizer;
 pub mod vision;

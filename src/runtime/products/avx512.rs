@@ -22,7 +22,7 @@ use super::{
 };
 
 /// Bytes ahead of what is read that are asked for, into the second-level cache.
-const AHEAD: usize = 4096;
+const AHEAD: usize = 8192;
 
 /// Whether this processor has the instructions.
 pub(super) fn available() -> bool {
@@ -95,7 +95,7 @@ fn product<const LINES: usize, const ROWS: usize>(
     for block in 0..blocks {
         let mut products = [_mm512_setzero_si512(); ROWS];
         for (index, line) in lines[block].iter().enumerate() {
-            let line = loaded::<ROWS>(line);
+            let line = loaded(line);
             if LINES == 4 {
                 let (low, high) = (_mm512_and_si512(line, half), _mm512_and_si512(_mm512_srli_epi16::<4>(line), half));
                 for row in 0..ROWS {
@@ -158,12 +158,10 @@ fn rounded(bits: Bits, row: &[f32], codes: &mut [i8], scales: &mut [f32], sums: 
 /// processor has as many loads under way by itself, and to ask costs more than it brings.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn loaded<const ROWS: usize>(line: &Line) -> __m512i {
+fn loaded(line: &Line) -> __m512i {
     // SAFETY: 64 bytes are there. A prefetch reads nothing, wherever it points.
     unsafe {
-        if ROWS > 1 {
-            _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().wrapping_add(AHEAD).cast());
-        }
+        _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().wrapping_add(AHEAD).cast());
         _mm512_loadu_si512(line.as_ptr().cast())
     }
 }

@@ -27,7 +27,7 @@ use activations::Activations;
 pub(super) use nodes::renamed;
 use packed::Packed;
 
-use crate::runtime::kv::MappedFiles;
+use crate::runtime::kv::{MappedFiles, Room};
 
 /// The domain of our operators in a graph.
 const DOMAIN: &str = "dichroic";
@@ -88,6 +88,8 @@ struct Shared {
     rounded: Mutex<Activations>,
     /// Where the weights' files are mapped; all are before the first product is asked.
     files: OnceLock<MappedFiles>,
+    /// Where the weights lie.
+    room: Mutex<Room>,
 }
 
 impl Operator for Products {
@@ -265,12 +267,17 @@ struct Product {
     packed: Option<Packed>,
 }
 
+pub static COMPUTE: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+pub static INNER: [std::sync::atomic::AtomicU64; 3] = [const { std::sync::atomic::AtomicU64::new(0) }; 3];
+struct T(std::time::Instant, &'static std::sync::atomic::AtomicU64);
+impl Drop for T { fn drop(&mut self) { self.1.fetch_add(self.0.elapsed().as_nanos() as u64, std::sync::atomic::Ordering::Relaxed); } }
 impl Kernel for Product {
     fn compute(&mut self, context: &ComputeContext) -> Result<(), ort::Error> {
+        let _t = T(std::time::Instant::now(), &COMPUTE);
         let parallel = |parts: usize, work: &(dyn Fn(usize) + Sync)| context.par_for(parts, 0, work);
         let packed = match &mut self.packed {
             Some(packed) => packed,
-            empty => empty.insert(packed(self.layout, context, &self.shared.files, &parallel)?),
+            empty => empty.insert(packed(self.layout, context, &self.shared, &parallel)?),
         };
         let rows = context.input(0)?.ok_or_else(|| refused("input"))?;
         let (shape, rows) = rows.try_extract_tensor::<f32>()?;
@@ -292,7 +299,7 @@ impl Kernel for Product {
 fn packed(
     layout: Layout,
     context: &ComputeContext,
-    files: &OnceLock<MappedFiles>,
+    shared: &Shared,
     parallel: &Parallel<'_>,
 ) -> Result<Packed, ort::Error> {
     let inputs = context.num_inputs()?;
@@ -307,8 +314,8 @@ fn packed(
         zeros.try_extract_tensor::<u8>()?.1,
         bias.map(|(_, values)| values),
     )?;
-    let packed = Packed::new(&weights, parallel)?;
-    let files = files.get_or_init(MappedFiles::now);
+    let packed = Packed::new(&weights, &shared.room, parallel)?;
+    let files = shared.files.get_or_init(MappedFiles::now);
     files.forget(weights.codes);
     files.forget(weights.scales);
     files.forget(weights.zeros);
@@ -344,7 +351,9 @@ fn multiply(
         }
         let parts: Vec<Mutex<Vec<&mut [f32]>>> = parts.into_iter().map(Mutex::new).collect();
         let rounded = &*rounded;
+        let _t = T(std::time::Instant::now(), &INNER[0]);
         parallel(parts.len(), &|index| {
+            let _t = T(std::time::Instant::now(), &INNER[1]);
             // Each is locked once, by whom it belongs to.
             if let Some(Ok(mut pieces)) = parts.get(index).map(Mutex::lock) {
                 match instructions {

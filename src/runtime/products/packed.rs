@@ -4,10 +4,10 @@
 //! each column after the other, then the next four, so that a vector of codes times four bytes of a row, the same for all
 //! columns, adds to one number a column. A column's sum of a block is then in one place, to be scaled once.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use super::{Layout, PANEL, Parallel, Weights};
-use crate::runtime::kv::Pages;
+use crate::runtime::kv::{Pages, Room};
 
 /// Bytes of a line of a cache, which is also a vector. They lie at multiples of that in memory, so that no load crosses two.
 pub(super) const LINE: usize = 64;
@@ -44,10 +44,19 @@ pub(super) struct Panel<'a> {
 
 impl Packed {
     /// Packs weights, panels side by side.
-    pub(super) fn new(weights: &Weights<'_>, parallel: &Parallel<'_>) -> Result<Self, ort::Error> {
+    pub(super) fn new(
+        weights: &Weights<'_>,
+        room: &Mutex<Room>,
+        parallel: &Parallel<'_>,
+    ) -> Result<Self, ort::Error> {
         let layout = weights.layout;
         let (panels, blocks) = (layout.columns.div_ceil(PANEL), layout.blocks());
         let lines = blocks * layout.lines_of_a_block();
+        let zeroed = |bytes| {
+            let mut room = room.lock().unwrap_or_else(PoisonError::into_inner);
+            room.zeroed(bytes)
+                .map_err(|error| ort::Error::new(format!("no memory for a product's weights ({error})")))
+        };
         let mut packed = Self {
             layout,
             codes: zeroed(panels * lines * LINE)?,
@@ -94,10 +103,6 @@ impl Packed {
     pub(super) fn layout(&self) -> Layout {
         self.layout
     }
-}
-
-fn zeroed(bytes: usize) -> Result<Pages, ort::Error> {
-    Pages::zeroed(bytes).map_err(|error| ort::Error::new(format!("no memory for a product's weights ({error})")))
 }
 
 fn pack(weights: &Weights<'_>, panel: usize, codes: &mut [Line], scales: &mut [Line], zeros: &mut [[u8; PANEL]]) {
