@@ -643,6 +643,37 @@ fn a_product_of_ours_gives_a_row_the_same_bits_in_any_company() {
     }
 }
 
+/// What `tests/fixtures/tiny-products/{gate}.onnx` says of rows [rows, 32], and their sum; and whether it is ours.
+fn feed_forward(runtime: &Runtime, gate: &str, rows: &[f32]) -> (Vec<f32>, Vec<f32>, bool) {
+    let graph = format!("tests/fixtures/tiny-products/{gate}.onnx");
+    let (mut session, is_ours) = runtime.open_generator(Path::new(&graph)).unwrap();
+    let tensor = |rows: Vec<f32>| Tensor::from_array(([rows.len() / 32, 32], rows)).unwrap();
+    let added = rows.iter().map(|value| 1.0 - 2.0 * value).collect();
+    let outputs = session.run(ort::inputs!["rows" => tensor(rows.to_vec()), "added" => tensor(added)]).unwrap();
+    let numbers = |name: &str| outputs[name].try_extract_tensor::<f32>().unwrap().1.to_vec();
+    (numbers("out"), numbers("sum"), is_ours)
+}
+
+// A row of zeros among them is normalised too. Rows are shared by threads from some number on.
+#[test]
+fn norms_and_gates_of_ours_are_those_of_the_library() {
+    for gate in ["QuickGelu", "FastGelu"] {
+        for count in [1, 3, 8, 300] {
+            let rows: Vec<f32> = rows_of_numbers(count.max(3)).into_iter().take(count * 32).collect();
+            let (out, sum, is_ours) = feed_forward(&runtime(), gate, &rows);
+            let (their_out, their_sum, replaced) = feed_forward(&runtime().with_its_own_products(), gate, &rows);
+            assert!(!replaced);
+            close(&sum, &their_sum);
+            close(&out, &their_out);
+            assert_eq!((out.len(), sum.len()), (count * 16, count * 32));
+            let (alone, alone_sum, _) = feed_forward(&runtime(), gate, &rows[..32]);
+            if is_ours {
+                assert_eq!((bits_of(&alone), bits_of(&alone_sum)), (bits_of(&out[..16]), bits_of(&sum[..32])));
+            }
+        }
+    }
+}
+
 /// Texts of `tests/fixtures/tiny-encoder`: of all lengths, 40 kinds of tokens.
 fn tiny_texts() -> Vec<Vec<i64>> {
     (0..23).map(|text| (0..=text * 7 % 20).map(|place| (text * 11 + place * place * 3) % 40).collect()).collect()

@@ -112,9 +112,7 @@ impl Deref for Pages {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: the bytes lie within the mapping, which was zeroed and lives as long as `self`.
-        unsafe {
-            slice::from_raw_parts(self.mapping.first.as_ptr().wrapping_add(self.bytes.start), self.bytes.len())
-        }
+        unsafe { slice::from_raw_parts(self.mapping.first.as_ptr().wrapping_add(self.bytes.start), self.bytes.len()) }
     }
 }
 

@@ -116,7 +116,7 @@ impl Runtime {
     pub fn open_generator(&self, graph: &Path) -> Result<(Session, bool), RuntimeError> {
         let with = Instructions::of_this_processor();
         let domain = with.map(|with| move |threads| products::domain(with, threads));
-        self.open_changed(graph, 1, products::renamed, domain, &PRODUCTS)
+        self.open_changed(graph, 1, products::with_products, domain, &PRODUCTS)
     }
 
     /// Opens a text classifier's graph as [`Runtime::open_awake`] does, with layers of ours ([`super::encoder`]) where the

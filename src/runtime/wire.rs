@@ -16,7 +16,9 @@ pub(super) mod field {
     pub(in crate::runtime) const NODE_ATTRIBUTE: u64 = 5;
     pub(in crate::runtime) const NODE_DOMAIN: u64 = 7;
     pub(in crate::runtime) const ATTRIBUTE_NAME: u64 = 1;
+    pub(in crate::runtime) const ATTRIBUTE_REAL: u64 = 2;
     pub(in crate::runtime) const ATTRIBUTE_NUMBER: u64 = 3;
+    pub(in crate::runtime) const ATTRIBUTE_KIND: u64 = 20;
     pub(in crate::runtime) const TENSOR_DIMENSIONS: u64 = 1;
     pub(in crate::runtime) const TENSOR_KIND: u64 = 2;
     pub(in crate::runtime) const TENSOR_NAME: u64 = 8;
@@ -53,6 +55,20 @@ pub(super) fn number(message: &[u8], number: u64) -> Option<u64> {
     Some(found)
 }
 
+/// The last value of a field of single precision; nothing of it is 0.
+pub(super) fn real(message: &[u8], number: u64) -> Option<f32> {
+    let mut found = 0.0;
+    for field in Fields(message) {
+        let field = field?;
+        if let Value::Fixed(value) = field.value
+            && field.number == number
+        {
+            found = f32::from_le_bytes(value.try_into().ok()?);
+        }
+    }
+    Some(found)
+}
+
 #[derive(Clone, Copy)]
 pub(super) struct Field<'a> {
     pub(super) number: u64,
@@ -66,7 +82,7 @@ pub(super) enum Value<'a> {
     Number(u64),
     Bytes(&'a [u8]),
     /// Of 4 or 8 bytes.
-    Fixed,
+    Fixed(&'a [u8]),
 }
 
 /// The fields of a message; `None` where it is none, and then nothing more.
@@ -93,12 +109,12 @@ impl<'a> Fields<'a> {
         let key = self.varint()?;
         let value = match key & 7 {
             0 => Value::Number(self.varint()?),
-            1 => self.bytes(8).map(|_| Value::Fixed)?,
+            1 => Value::Fixed(self.bytes(8)?),
             2 => {
                 let length = usize::try_from(self.varint()?).ok()?;
                 Value::Bytes(self.bytes(length)?)
             }
-            5 => self.bytes(4).map(|_| Value::Fixed)?,
+            5 => Value::Fixed(self.bytes(4)?),
             _ => return None,
         };
         let whole = start.get(..start.len() - self.0.len())?;

@@ -6,104 +6,14 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{DOMAIN, HEAD_SIZES, Input, NAME, PANEL, Part};
-use crate::runtime::wire::{Field, Fields, Value, bytes, field, number, put_bytes, with_operators};
-
-/// The domain of ONNX Runtime's own operators.
-const MICROSOFT: &[u8] = b"com.microsoft";
-
-/// That of ONNX's.
-const ONNX: &[u8] = b"";
-
-/// `TensorProto.DataType`.
-const FLOAT: u64 = 1;
-const UINT8: u64 = 2;
-const INT8: u64 = 3;
-const INT64: u64 = 7;
-
-/// -1, the last axis, as a whole number is written.
-const LAST: u64 = u64::MAX;
+use crate::runtime::{
+    nodes::{FLOAT, Graph, INT8, INT64, LAST, MICROSOFT, Name, Node, ONNX, UINT8, with_graph},
+    wire::{field, put_bytes},
+};
 
 /// The model with one node a layer; none where it has no such layer, or cannot be read.
 pub(crate) fn with_whole_layers(model: &[u8]) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(model.len() + model.len() / 8);
-    let mut found = false;
-    for field in Fields(model) {
-        let field = field?;
-        match field.value {
-            Value::Bytes(graph) if field.number == field::MODEL_GRAPH => {
-                put_bytes(&mut out, field::MODEL_GRAPH, &Graph::read(graph)?.with_whole_layers()?);
-                found = true;
-            }
-            _ => out.extend_from_slice(field.whole),
-        }
-    }
-    found.then(|| with_operators(out, DOMAIN))
-}
-
-/// A value's name.
-type Name<'a> = &'a [u8];
-
-struct Node<'a> {
-    kind: &'a [u8],
-    domain: &'a [u8],
-    inputs: Vec<Name<'a>>,
-    outputs: Vec<Name<'a>>,
-    /// Each as it is written, by its name.
-    attributes: HashMap<&'a [u8], &'a [u8]>,
-}
-
-impl<'a> Node<'a> {
-    fn read(node: &'a [u8]) -> Option<Self> {
-        let (mut inputs, mut outputs, mut attributes) = (Vec::new(), Vec::new(), HashMap::new());
-        for field in Fields(node) {
-            match field? {
-                Field { number: field::NODE_INPUT, value: Value::Bytes(name), .. } => inputs.push(name),
-                Field { number: field::NODE_OUTPUT, value: Value::Bytes(name), .. } => outputs.push(name),
-                Field { number: field::NODE_ATTRIBUTE, value: Value::Bytes(attribute), .. } => {
-                    attributes.insert(bytes(attribute, field::ATTRIBUTE_NAME)?, attribute);
-                }
-                _ => {}
-            }
-        }
-        let (kind, domain) = (bytes(node, field::NODE_KIND)?, bytes(node, field::NODE_DOMAIN)?);
-        Some(Self { kind, domain, inputs, outputs, attributes })
-    }
-
-    fn input(&self, place: usize) -> Name<'a> {
-        self.inputs.get(place).copied().unwrap_or_default()
-    }
-
-    fn number(&self, attribute: &str) -> Option<u64> {
-        number(self.attributes.get(attribute.as_bytes())?, field::ATTRIBUTE_NUMBER)
-    }
-}
-
-/// A constant's element type and dimensions.
-struct Constant {
-    kind: u64,
-    shape: Vec<usize>,
-}
-
-impl Constant {
-    fn read(tensor: &[u8]) -> Option<Self> {
-        let mut shape = Vec::new();
-        for field in Fields(tensor) {
-            if let Field { number: field::TENSOR_DIMENSIONS, value: Value::Number(size), .. } = field? {
-                shape.push(usize::try_from(size).ok()?);
-            }
-        }
-        Some(Self { kind: number(tensor, field::TENSOR_KIND)?, shape })
-    }
-}
-
-struct Graph<'a> {
-    /// As they are written, with the place in `nodes` of those that are nodes.
-    fields: Vec<(Field<'a>, Option<usize>)>,
-    nodes: Vec<Node<'a>>,
-    constants: HashMap<Name<'a>, Constant>,
-    /// Which node a value comes from.
-    makers: HashMap<Name<'a>, usize>,
-    outputs: Vec<Name<'a>>,
+    with_graph(model, DOMAIN, |graph| graph.with_whole_layers())
 }
 
 /// A matrix product, in the order of [`Part::ALL`]: [`super::Product`] says what they are.
@@ -122,38 +32,6 @@ struct Layer<'a> {
 }
 
 impl<'a> Graph<'a> {
-    fn read(graph: &'a [u8]) -> Option<Self> {
-        let mut read = Self {
-            fields: Vec::new(),
-            nodes: Vec::new(),
-            constants: HashMap::new(),
-            makers: HashMap::new(),
-            outputs: Vec::new(),
-        };
-        for field in Fields(graph) {
-            let field = field?;
-            let mut place = None;
-            if let Value::Bytes(message) = field.value {
-                match field.number {
-                    field::GRAPH_NODE => {
-                        let node = Node::read(message)?;
-                        let index = read.nodes.len();
-                        read.makers.extend(node.outputs.iter().map(|output| (*output, index)));
-                        read.nodes.push(node);
-                        place = Some(index);
-                    }
-                    field::GRAPH_INITIALIZER => {
-                        read.constants.insert(bytes(message, field::TENSOR_NAME)?, Constant::read(message)?);
-                    }
-                    field::GRAPH_OUTPUT => read.outputs.push(bytes(message, field::VALUE_NAME)?),
-                    _ => {}
-                }
-            }
-            read.fields.push((field, place));
-        }
-        Some(read)
-    }
-
     fn with_whole_layers(&self) -> Option<Vec<u8>> {
         let layers: HashMap<usize, Layer<'_>> =
             (0..self.nodes.len()).filter_map(|end| Some((end, self.layer(end)?))).collect();
@@ -164,34 +42,8 @@ impl<'a> Graph<'a> {
         if layers.is_empty() || read.any(|name| inner.contains(name)) {
             return None;
         }
-        let mut out = Vec::new();
-        for (field, place) in &self.fields {
-            match place {
-                Some(index) if replaced.contains(index) => {
-                    if let Some(layer) = layers.get(index) {
-                        put_bytes(&mut out, field::GRAPH_NODE, &layer.node);
-                    }
-                }
-                _ => out.extend_from_slice(field.whole),
-            }
-        }
-        Some(out)
-    }
-
-    /// The node that makes a value, if it is of this kind.
-    fn made(&self, name: Name<'a>, domain: &[u8], kind: &str, used: &mut Vec<usize>) -> Option<&Node<'a>> {
-        let index = *self.makers.get(name)?;
-        let node = self.nodes.get(index).filter(|node| node.domain == domain && node.kind == kind.as_bytes())?;
-        used.push(index);
-        Some(node)
-    }
-
-    fn is_constant(&self, name: Name<'_>, kind: u64, shape: &[usize]) -> bool {
-        self.constants.get(name).is_some_and(|constant| constant.kind == kind && constant.shape == shape)
-    }
-
-    fn is_number(&self, name: Name<'_>, kind: u64) -> bool {
-        self.is_constant(name, kind, &[]) || self.is_constant(name, kind, &[1])
+        let node = |index| layers.get(&index).map(|layer| layer.node.clone());
+        Some(self.with(&replaced.into_iter().map(|index| (index, node(index))).collect()))
     }
 
     /// The layer whose second normalisation is this node.
@@ -339,6 +191,7 @@ impl<'a> Product<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::wire::bytes;
 
     fn fixture(name: &str) -> Vec<u8> {
         std::fs::read(format!("tests/fixtures/{name}.onnx")).unwrap()

@@ -1,13 +1,51 @@
 //! Rows of activations, rounded to 8 bits in blocks.
 
-use std::sync::Mutex;
+use std::{mem, sync::Mutex};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx512;
-use super::{Instructions, Layout, Parallel};
+use super::{Before, Instructions, Layout, Parallel};
 
-/// Rows from which they are rounded side by side: fewer are done before other threads would begin.
-const SHARED_FROM: usize = 16;
+/// Values from which several rows are rounded side by side: fewer are done before other threads would begin.
+const SHARED_FROM: usize = 1 << 13;
+
+/// Rows as they come, with what is done before they are rounded.
+pub(super) struct Rows<'a> {
+    pub(super) before: Before,
+    /// [rows, [`Before::width`]].
+    pub(super) values: &'a [f32],
+    /// What is added to rows that are normalised, [rows, depth].
+    pub(super) added: Option<&'a [f32]>,
+    /// By what their channels are multiplied: [depth], and nothing where none are.
+    pub(super) gain: &'a [f32],
+    /// What is added to their mean square.
+    pub(super) epsilon: f32,
+    /// The place of their sums with what is added, [rows, depth].
+    pub(super) sums: Option<&'a mut [f32]>,
+}
+
+impl<'a> Rows<'a> {
+    /// Takes the first rows off.
+    pub(super) fn first(&mut self, count: usize, depth: usize) -> Self {
+        let cut = |values: &mut &'a [f32], length: usize| {
+            let (first, rest) = values.split_at(length.min(values.len()));
+            *values = rest;
+            first
+        };
+        Self {
+            values: cut(&mut self.values, count * self.before.width(depth)),
+            added: self.added.as_mut().map(|added| cut(added, count * depth)),
+            sums: self.sums.as_mut().and_then(|sums| {
+                let length = sums.len().min(count * depth);
+                mem::take(sums).split_at_mut_checked(length).map(|(first, rest)| {
+                    *sums = rest;
+                    first
+                })
+            }),
+            ..*self
+        }
+    }
+}
 
 /// Rounded rows.
 #[derive(Default)]
@@ -18,44 +56,87 @@ pub(super) struct Activations {
     pub(super) scales: Vec<f32>,
     /// The sum of each block's rounded values, [rows, blocks].
     pub(super) sums: Vec<f32>,
+    /// What is rounded, where that is not what comes, [rows, depth].
+    prepared: Vec<f32>,
     rows: usize,
 }
 
+/// A row, and the places of what it becomes.
+struct Row<'a> {
+    values: &'a [f32],
+    added: Option<&'a [f32]>,
+    sum: Option<&'a mut [f32]>,
+    prepared: &'a mut [f32],
+    codes: &'a mut [i8],
+    scales: &'a mut [f32],
+    sums: &'a mut [f32],
+}
+
 impl Activations {
-    /// Rounds rows `[rows, depth]` for a product with weights of this layout.
+    /// Rounds rows for a product with weights of this layout.
     pub(super) fn fill(
         &mut self,
         instructions: Instructions,
         layout: Layout,
-        rows: &[f32],
+        rows: Rows<'_>,
         threads: usize,
         parallel: &Parallel<'_>,
     ) -> Result<(), ort::Error> {
         let (depth, blocks) = (layout.depth, layout.blocks());
-        self.rows = rows.len() / depth;
+        let Rows { before, values, added, gain, epsilon, sums } = rows;
+        let width = before.width(depth);
+        self.rows = values.len() / width;
         self.codes.resize(self.rows * depth, 0);
         self.scales.resize(self.rows * blocks, 0.0);
         self.sums.resize(self.rows * blocks, 0.0);
-        let parts = rows
-            .chunks_exact(depth)
+        self.prepared.resize(self.rows * depth, 0.0);
+        let mut added = added.map(|added| added.chunks_exact(depth));
+        let mut whole = sums.map(|sums| sums.chunks_exact_mut(depth));
+        let parts = values
+            .chunks_exact(width)
+            .zip(self.prepared.chunks_exact_mut(depth))
             .zip(self.codes.chunks_exact_mut(depth))
-            .zip(self.scales.chunks_exact_mut(blocks).zip(self.sums.chunks_exact_mut(blocks)));
-        let round = |row: &[f32], codes: &mut [i8], scales: &mut [f32], sums: &mut [f32]| match instructions {
-            #[cfg(target_arch = "x86_64")]
-            Instructions::Avx512Vnni => avx512::round(layout.bits, row, codes, scales, sums),
+            .zip(self.scales.chunks_exact_mut(blocks).zip(self.sums.chunks_exact_mut(blocks)))
+            .map(|(((values, prepared), codes), (scales, sums))| Row {
+                values,
+                added: added.as_mut().and_then(Iterator::next),
+                sum: whole.as_mut().and_then(Iterator::next),
+                prepared,
+                codes,
+                scales,
+                sums,
+            });
+        let round = |row: &mut Row<'_>| {
+            let Row { values, added, sum, prepared, codes, scales, sums } = row;
+            match instructions {
+                #[cfg(target_arch = "x86_64")]
+                Instructions::Avx512Vnni => {
+                    let values = match before {
+                        Before::Nothing => values,
+                        Before::Norm => {
+                            avx512::normalise(values, *added, gain, epsilon, sum.as_deref_mut(), prepared);
+                            &**prepared
+                        }
+                        Before::Gate(gate) => {
+                            avx512::gate(gate, values, prepared);
+                            &**prepared
+                        }
+                    };
+                    avx512::round(layout.bits, values, codes, scales, sums);
+                }
+            }
         };
-        if threads > 1 && self.rows >= SHARED_FROM {
+        if threads > 1 && self.rows > 1 && self.rows * width >= SHARED_FROM {
             let parts: Vec<_> = parts.map(Mutex::new).collect();
             parallel(parts.len(), &|index| {
                 // Each is locked once, by whom it belongs to.
-                if let Some(Ok(mut part)) = parts.get(index).map(Mutex::lock) {
-                    let ((row, codes), (scales, sums)) = &mut *part;
-                    round(row, codes, scales, sums);
+                if let Some(Ok(mut row)) = parts.get(index).map(Mutex::lock) {
+                    round(&mut row);
                 }
             })
         } else {
-            for ((row, codes), (scales, sums)) in parts {
-                round(row, codes, scales, sums);
+            for mut row in parts {
+                round(&mut row);
             }
             Ok(())
         }

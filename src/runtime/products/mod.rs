@@ -6,7 +6,10 @@
 //! `MatMulNBits` at accuracy level 4: a row is rounded to 8 bits in blocks of 32 with a scale each, blocks are multiplied
 //! as whole numbers and summed in single precision. A row's bits do not depend on the rows beside it.
 //!
-//! Owns the operator, and the change of a graph that puts it in place ([`renamed`]). It needs instructions that not every
+//! What a step does between two products is little, and takes its time by being so many nodes. So a normalisation or a gate
+//! whose result a product alone reads is done with that product, as its rows are rounded ([`Before`]).
+//!
+//! Owns the operator, and the change of a graph that puts it in place ([`with_products`]). It needs instructions that not every
 //! processor has ([`Instructions::of_this_processor`]); elsewhere, and in nodes of other kinds, `MatMulNBits` stays.
 //! Runs on the engine thread that runs the session, and on the session's own threads.
 
@@ -20,11 +23,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use ort::{
     operator::{ComputeContext, Kernel, KernelContext, Operator, OperatorDomain, OperatorInput, OperatorOutput},
-    value::TensorElementType,
+    value::{TensorElementType, ValueRef},
 };
 
-use activations::Activations;
-pub(super) use nodes::renamed;
+use activations::{Activations, Rows};
+pub(super) use nodes::with_products;
 use packed::Packed;
 
 use crate::runtime::kv::{MappedFiles, Room};
@@ -34,6 +37,9 @@ const DOMAIN: &str = "dichroic";
 
 /// The operator's name, and that of what it replaces.
 const NAME: &str = "MatMulNBits";
+
+/// The attribute that says what is done before it, by its number.
+const BEFORE: &str = "before";
 
 /// Values that share a scale.
 const BLOCK: usize = 32;
@@ -101,7 +107,7 @@ impl Operator for Products {
 
     fn inputs(&self) -> impl IntoIterator<Item = OperatorInput> {
         [
-            // Rows [.., K].
+            // Rows [.., K], or [.., 2 K] where one half is the other's gate.
             OperatorInput::required(TensorElementType::Float32),
             // Codes [N, blocks, bytes of a block].
             OperatorInput::required(TensorElementType::Uint8),
@@ -109,15 +115,18 @@ impl Operator for Products {
             OperatorInput::required(TensorElementType::Float32),
             // Zero points [N, blocks], of 4 bits two a byte.
             OperatorInput::optional(TensorElementType::Uint8),
-            // The order of the blocks: no graph with one is renamed.
-            OperatorInput::optional(TensorElementType::Int32),
-            // What is added [N].
+            // What is added to the product [N].
+            OperatorInput::optional(TensorElementType::Float32),
+            // What is added to the rows before they are normalised [.., K].
+            OperatorInput::optional(TensorElementType::Float32),
+            // By what channels of normalised rows are multiplied [K].
             OperatorInput::optional(TensorElementType::Float32),
         ]
     }
 
     fn outputs(&self) -> impl IntoIterator<Item = OperatorOutput> {
-        [OperatorOutput::required(TensorElementType::Float32)]
+        // The product [.., N], and the rows with what was added to them [.., K].
+        [OperatorOutput::required(TensorElementType::Float32), OperatorOutput::optional(TensorElementType::Float32)]
     }
 
     fn create_kernel<'attr>(&self, context: &KernelContext<'attr>) -> Result<Self::Kernel<'attr>, ort::Error> {
@@ -131,8 +140,13 @@ impl Operator for Products {
             return Err(refused("K or N"));
         }
         let layout = Layout { bits, depth, columns };
+        let before = number(BEFORE).ok().and_then(Before::of).ok_or_else(|| refused(BEFORE))?;
+        // What is no normalisation has none.
+        let epsilon: Option<f32> = context.get("epsilon");
         Ok(Product {
             layout,
+            before,
+            epsilon: epsilon.unwrap_or_default(),
             instructions: self.instructions,
             threads: self.threads,
             shared: Arc::clone(&self.shared),
@@ -257,9 +271,50 @@ impl Column<'_> {
     }
 }
 
+/// What is done with rows before they are rounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    Nothing,
+    /// They are divided by the root of their mean square, and multiplied channel by channel.
+    Norm,
+    /// The first half, through the gate, is multiplied with the second.
+    Gate(Gate),
+}
+
+/// What a number is multiplied with the sigmoid of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gate {
+    /// x · σ(x)
+    Silu,
+    /// x · σ(2 √(2/π) (x + 0.044715 x³)), which is Gelu by the hyperbolic tangent.
+    Gelu,
+}
+
+impl Before {
+    const ALL: [Self; 4] = [Self::Nothing, Self::Norm, Self::Gate(Gate::Silu), Self::Gate(Gate::Gelu)];
+
+    /// How many values make a row of so many.
+    fn width(self, depth: usize) -> usize {
+        match self {
+            Self::Nothing | Self::Norm => depth,
+            Self::Gate(_) => 2 * depth,
+        }
+    }
+
+    fn number(self) -> u64 {
+        Self::ALL.iter().zip(0..).find_map(|(before, number)| (*before == self).then_some(number)).unwrap_or_default()
+    }
+
+    fn of(number: usize) -> Option<Self> {
+        Self::ALL.get(number).copied()
+    }
+}
+
 /// One product of a graph.
 struct Product {
     layout: Layout,
+    before: Before,
+    epsilon: f32,
     instructions: Instructions,
     threads: usize,
     shared: Arc<Shared>,
@@ -267,13 +322,8 @@ struct Product {
     packed: Option<Packed>,
 }
 
-pub static COMPUTE: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-pub static INNER: [std::sync::atomic::AtomicU64; 3] = [const { std::sync::atomic::AtomicU64::new(0) }; 3];
-struct T(std::time::Instant, &'static std::sync::atomic::AtomicU64);
-impl Drop for T { fn drop(&mut self) { self.1.fetch_add(self.0.elapsed().as_nanos() as u64, std::sync::atomic::Ordering::Relaxed); } }
 impl Kernel for Product {
     fn compute(&mut self, context: &ComputeContext) -> Result<(), ort::Error> {
-        let _t = T(std::time::Instant::now(), &COMPUTE);
         let parallel = |parts: usize, work: &(dyn Fn(usize) + Sync)| context.par_for(parts, 0, work);
         let packed = match &mut self.packed {
             Some(packed) => packed,
@@ -282,17 +332,51 @@ impl Kernel for Product {
         let rows = context.input(0)?.ok_or_else(|| refused("input"))?;
         let (shape, rows) = rows.try_extract_tensor::<f32>()?;
         let mut shape = shape.to_vec();
-        let depth = shape.pop().and_then(|depth| usize::try_from(depth).ok());
-        if depth != Some(self.layout.depth) {
+        let wide = shape.pop().and_then(|wide| usize::try_from(wide).ok());
+        if wide != Some(self.before.width(self.layout.depth)) {
             return Err(refused("input"));
         }
-        shape.push(i64::try_from(self.layout.columns).map_err(|_| refused("N"))?);
-        let mut out = context.output(0, shape)?.ok_or_else(|| refused("output"))?;
+        let of_width = |width: usize| -> Result<Vec<i64>, ort::Error> {
+            let width = i64::try_from(width).map_err(|_| refused("shape"))?;
+            Ok(shape.iter().copied().chain([width]).collect())
+        };
+        let mut out = context.output(0, of_width(self.layout.columns)?)?.ok_or_else(|| refused("output"))?;
         let out = out.try_extract_tensor_mut::<f32>()?.1;
+        let (added, gain) = (optional(context, 5)?, optional(context, 6)?);
+        let (added, gain) = (numbers(added.as_ref())?, numbers(gain.as_ref())?);
+        let mut sums = match self.before {
+            Before::Norm if context.num_outputs()? > 1 => context.output(1, of_width(self.layout.depth)?)?,
+            _ => None,
+        };
+        let sums =
+            sums.as_mut().map(|sums| sums.try_extract_tensor_mut::<f32>()).transpose()?.map(|(_, values)| values);
+        let fits = added.is_none_or(|added| added.len() == rows.len())
+            && gain.map_or(0, <[f32]>::len) == if self.before == Before::Norm { self.layout.depth } else { 0 };
+        if !fits {
+            return Err(refused("shape"));
+        }
+        let rows = Rows {
+            before: self.before,
+            values: rows,
+            added,
+            gain: gain.unwrap_or_default(),
+            epsilon: self.epsilon,
+            sums,
+        };
         // Nothing is half written in it that a later call would read.
         let mut rounded = self.shared.rounded.lock().unwrap_or_else(PoisonError::into_inner);
         multiply(self.instructions, packed, rows, out, &mut rounded, self.threads, &parallel)
     }
+}
+
+/// An input that may be missing.
+fn optional(context: &ComputeContext, place: usize) -> Result<Option<ValueRef<'_>>, ort::Error> {
+    if place < context.num_inputs()? { context.input(place) } else { Ok(None) }
+}
+
+/// The values of an input that may be missing.
+fn numbers<'a>(tensor: Option<&'a ValueRef<'_>>) -> Result<Option<&'a [f32]>, ort::Error> {
+    Ok(tensor.map(|tensor| tensor.try_extract_tensor::<f32>()).transpose()?.map(|(_, values)| values))
 }
 
 /// The weights of a product, packed.
@@ -302,17 +386,14 @@ fn packed(
     shared: &Shared,
     parallel: &Parallel<'_>,
 ) -> Result<Packed, ort::Error> {
-    let inputs = context.num_inputs()?;
-    let input = |place: usize| if place < inputs { context.input(place) } else { Ok(None) };
-    let needed = |place: usize| input(place)?.ok_or_else(|| refused("input"));
-    let (codes, scales, zeros, bias) = (needed(1)?, needed(2)?, needed(3)?, input(5)?);
-    let bias = bias.as_ref().map(|bias| bias.try_extract_tensor::<f32>()).transpose()?;
+    let needed = |place: usize| context.input(place)?.ok_or_else(|| refused("input"));
+    let (codes, scales, zeros, bias) = (needed(1)?, needed(2)?, needed(3)?, optional(context, 4)?);
     let weights = Weights::new(
         layout,
         codes.try_extract_tensor::<u8>()?.1,
         scales.try_extract_tensor::<f32>()?.1,
         zeros.try_extract_tensor::<u8>()?.1,
-        bias.map(|(_, values)| values),
+        numbers(bias.as_ref())?,
     )?;
     let packed = Packed::new(&weights, &shared.room, parallel)?;
     let files = shared.files.get_or_init(MappedFiles::now);
@@ -325,11 +406,11 @@ fn packed(
 /// Calls a function for each of so many parts, side by side.
 type Parallel<'a> = dyn Fn(usize, &(dyn Fn(usize) + Sync)) -> Result<(), ort::Error> + 'a;
 
-/// `out` `[rows, columns]` is `rows` `[rows, depth]` times the weights.
+/// `out` `[rows, columns]` is what is made of `rows`, `[rows, depth]`, times the weights.
 fn multiply(
     instructions: Instructions,
     weights: &Packed,
-    rows: &[f32],
+    mut rows: Rows<'_>,
     out: &mut [f32],
     rounded: &mut Activations,
     threads: usize,
@@ -339,8 +420,8 @@ fn multiply(
     let Layout { depth, columns, .. } = layout;
     let at_once = (ROWS_BYTES / depth).max(8).next_multiple_of(8);
     let part = columns.div_ceil(threads * PARTS).next_multiple_of(PANEL);
-    for (rows, out) in rows.chunks(at_once * depth).zip(out.chunks_mut(at_once * columns)) {
-        rounded.fill(instructions, layout, rows, threads, parallel)?;
+    for out in out.chunks_mut(at_once * columns) {
+        rounded.fill(instructions, layout, rows.first(out.len() / columns, depth), threads, parallel)?;
         // Of each part its piece of every row.
         let mut parts: Vec<Vec<&mut [f32]>> = Vec::new();
         parts.resize_with(columns.div_ceil(part), Vec::new);
@@ -351,9 +432,7 @@ fn multiply(
         }
         let parts: Vec<Mutex<Vec<&mut [f32]>>> = parts.into_iter().map(Mutex::new).collect();
         let rounded = &*rounded;
-        let _t = T(std::time::Instant::now(), &INNER[0]);
         parallel(parts.len(), &|index| {
-            let _t = T(std::time::Instant::now(), &INNER[1]);
             // Each is locked once, by whom it belongs to.
             if let Some(Ok(mut pieces)) = parts.get(index).map(Mutex::lock) {
                 match instructions {

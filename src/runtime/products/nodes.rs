@@ -1,144 +1,266 @@
-//! Which products of a graph are ours, and the graph with these renamed.
+//! Which products of a graph are ours, and the graph with these, each with what is done to its rows before.
 //!
-//! Of a field that occurs twice the later one holds, so that a node is renamed by what is put behind it.
+//! What is found is a normalisation, or a gate, that a product alone reads, as `scripts/forge/decoder.py` writes them; a
+//! product behind anything else has its rows as they are.
 
 use std::collections::HashMap;
 
-use super::{BLOCK, DOMAIN, NAME};
-use crate::runtime::wire::{Field, Fields, Value, bytes, field, number, put_bytes, with_operators};
-
-/// `TensorProto.DataType`.
-const FLOAT: u64 = 1;
-const UINT8: u64 = 2;
+use super::{BEFORE, BLOCK, Before, DOMAIN, Gate, NAME};
+use crate::runtime::{
+    nodes::{FLOAT, Graph, LAST, MICROSOFT, Name, Node, ONNX, UINT8, with_graph},
+    wire::{field, put_bytes, put_number, real},
+};
 
 /// The level at which `MatMulNBits` rounds its rows to 8 bits.
 const ROUNDED: u64 = 4;
 
-/// The model with its products renamed to ours; none where it has no such product, or cannot be read.
-pub(crate) fn renamed(model: &[u8]) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(model.len() + model.len() / 8);
-    let mut found = 0;
-    for field in Fields(model) {
-        let field = field?;
-        match field.value {
-            Value::Bytes(graph) if field.number == field::MODEL_GRAPH => {
-                put_bytes(&mut out, field::MODEL_GRAPH, &renamed_graph(graph, &mut found)?);
-            }
-            _ => out.extend_from_slice(field.whole),
-        }
-    }
-    (found > 0).then(|| with_operators(out, DOMAIN))
+/// `AttributeProto.AttributeType` of a whole number.
+const WHOLE_NUMBER: u64 = 2;
+
+/// The model with its products as ours; none where it has no such product, or cannot be read.
+pub(crate) fn with_products(model: &[u8]) -> Option<Vec<u8>> {
+    with_graph(model, DOMAIN, |graph| graph.with_products())
 }
 
-fn renamed_graph(graph: &[u8], found: &mut usize) -> Option<Vec<u8>> {
-    let mut kinds = HashMap::new();
-    for field in Fields(graph) {
-        if let Field { number: field::GRAPH_INITIALIZER, value: Value::Bytes(tensor), .. } = field? {
-            let name = bytes(tensor, field::TENSOR_NAME)?;
-            kinds.insert(name, number(tensor, field::TENSOR_KIND)?);
-        }
-    }
-    let mut out = Vec::with_capacity(graph.len() + graph.len() / 8);
-    for field in Fields(graph) {
-        let field = field?;
-        match field.value {
-            Value::Bytes(node) if field.number == field::GRAPH_NODE && ours(node, &kinds)? => {
-                let mut node = node.to_vec();
-                put_bytes(&mut node, field::NODE_KIND, NAME.as_bytes());
-                put_bytes(&mut node, field::NODE_DOMAIN, DOMAIN.as_bytes());
-                put_bytes(&mut out, field::GRAPH_NODE, &node);
-                *found += 1;
-            }
-            _ => out.extend_from_slice(field.whole),
-        }
-    }
-    Some(out)
+/// What a product's rows are made of, and the nodes that do that.
+struct Prepared<'a> {
+    before: Before,
+    rows: Name<'a>,
+    /// What is added to them, before they are normalised.
+    added: Name<'a>,
+    /// By what channels are multiplied when they are.
+    gain: Name<'a>,
+    /// The sum, where something else reads it.
+    sum: Name<'a>,
+    /// As the normalisation has it.
+    epsilon: Option<&'a [u8]>,
+    nodes: Vec<usize>,
 }
 
-/// Whether a node is a product that ours can do: of blocks of 32 in 4 or 8 bits with constant weights, whole scales in
-/// single precision and whole zero points, on rows that are rounded to 8 bits.
-fn ours(node: &[u8], kinds: &HashMap<&[u8], u64>) -> Option<bool> {
-    if bytes(node, field::NODE_KIND)? != NAME.as_bytes() || bytes(node, field::NODE_DOMAIN)? != b"com.microsoft" {
-        return Some(false);
-    }
-    let mut inputs = Vec::new();
-    let mut attributes = HashMap::new();
-    for field in Fields(node) {
-        match field? {
-            Field { number: field::NODE_INPUT, value: Value::Bytes(name), .. } => inputs.push(name),
-            Field { number: field::NODE_ATTRIBUTE, value: Value::Bytes(attribute), .. } => {
-                attributes
-                    .insert(bytes(attribute, field::ATTRIBUTE_NAME)?, number(attribute, field::ATTRIBUTE_NUMBER)?);
-            }
-            _ => {}
+impl<'a> Graph<'a> {
+    fn with_products(&self) -> Option<Vec<u8>> {
+        let mut readers: HashMap<Name<'_>, usize> = HashMap::new();
+        for name in self.nodes.iter().flat_map(|node| &node.inputs).chain(&self.outputs) {
+            *readers.entry(name).or_default() += 1;
         }
+        let mut replaced = HashMap::new();
+        for (index, node) in self.nodes.iter().enumerate().filter(|(_, node)| self.ours(node)) {
+            let rows = node.input(0);
+            let plain = || Prepared {
+                before: Before::Nothing,
+                rows,
+                added: &[],
+                gain: &[],
+                sum: &[],
+                epsilon: None,
+                nodes: Vec::new(),
+            };
+            let alone = |name: &Name<'_>| readers.get(name) == Some(&1);
+            let depth = node.number("K").and_then(|depth| usize::try_from(depth).ok()).unwrap_or_default();
+            let prepared = self.normalised(rows, depth).or_else(|| self.gated(rows)).filter(|found| {
+                // What they make goes with them.
+                let made = found.nodes.iter().filter_map(|index| self.nodes.get(*index)).flat_map(|node| &node.outputs);
+                made.filter(|name| **name != found.sum && !name.is_empty()).all(alone)
+            });
+            let prepared = prepared.unwrap_or_else(plain);
+            replaced.extend(prepared.nodes.iter().map(|index| (*index, None)));
+            replaced.insert(index, Some(ours(node, &prepared)));
+        }
+        (!replaced.is_empty()).then(|| self.with(&replaced))
     }
-    let kind = |input: usize| inputs.get(input).and_then(|name| kinds.get(name)).copied();
-    let attribute = |name: &str| attributes.get(name.as_bytes()).copied().unwrap_or_default();
-    let named = |input: usize| inputs.get(input).is_some_and(|name| !name.is_empty());
-    Some(
-        kind(1) == Some(UINT8)
+
+    /// Rows that are normalised by their root mean square, of themselves or of a sum.
+    fn normalised(&self, rows: Name<'a>, width: usize) -> Option<Prepared<'a>> {
+        let mut nodes = Vec::new();
+        let (node, added, gain, sum);
+        if let Some(found) = self.made(rows, MICROSOFT, "SkipSimplifiedLayerNormalization", &mut nodes) {
+            let fits = found.inputs.len() == 3 && found.outputs.iter().skip(1).take(2).all(|name| name.is_empty());
+            (node, added, gain) = (fits.then_some(found)?, found.input(1), found.input(2));
+            sum = found.outputs.get(3).copied().unwrap_or_default();
+        } else {
+            let found = self.made(rows, ONNX, "SimplifiedLayerNormalization", &mut nodes)?;
+            let fits = found.number("axis") == Some(LAST) && found.outputs.len() == 1;
+            (node, added, gain) = (fits.then_some(found)?, Name::default(), found.input(1));
+            sum = Name::default();
+        }
+        let epsilon = *node.attributes.get(b"epsilon".as_slice())?;
+        self.is_constant(gain, FLOAT, &[width]).then_some(Prepared {
+            before: Before::Norm,
+            rows: node.input(0),
+            added,
+            gain,
+            sum,
+            epsilon: Some(epsilon),
+            nodes,
+        })
+    }
+
+    /// Rows of which one half goes through a gate and is multiplied with the other.
+    fn gated(&self, rows: Name<'a>) -> Option<Prepared<'a>> {
+        let mut nodes = Vec::new();
+        let product = self.made(rows, ONNX, "Mul", &mut nodes)?;
+        let gate = match self.made(product.input(0), MICROSOFT, "QuickGelu", &mut nodes) {
+            Some(node) => {
+                let alpha = real(node.attributes.get(b"alpha".as_slice())?, field::ATTRIBUTE_REAL)?;
+                #[expect(clippy::float_cmp, reason = "of this number alone it is what `Gate` says")]
+                (alpha == 1.0).then_some((Gate::Silu, node))?
+            }
+            None => (Gate::Gelu, self.made(product.input(0), MICROSOFT, "FastGelu", &mut nodes)?),
+        };
+        let (gate, node) = gate;
+        let split = self.made(node.input(0), ONNX, "Split", &mut nodes)?;
+        let fits = split.outputs == [node.input(0), product.input(1)]
+            && split.number("axis") == Some(LAST)
+            // In equal parts.
+            && split.inputs.len() == 1
+            && node.inputs.len() == 1
+            && product.inputs.len() == 2;
+        fits.then(|| Prepared {
+            before: Before::Gate(gate),
+            rows: split.input(0),
+            added: &[],
+            gain: &[],
+            sum: &[],
+            epsilon: None,
+            nodes,
+        })
+    }
+
+    /// Whether a node is a product that ours can do: of blocks of 32 in 4 or 8 bits with constant weights, whole scales in
+    /// single precision and whole zero points, on rows that are rounded to 8 bits.
+    fn ours(&self, node: &Node<'_>) -> bool {
+        let kind = |input: usize| self.constants.get(node.input(input)).map(|constant| constant.kind);
+        let attribute = |name: &str| node.number(name).unwrap_or_default();
+        node.kind == NAME.as_bytes()
+            && node.domain == MICROSOFT
+            && kind(1) == Some(UINT8)
             && kind(2) == Some(FLOAT)
             && kind(3) == Some(UINT8)
-            && !named(4)
-            && (!named(5) || kind(5) == Some(FLOAT))
+            && node.input(4).is_empty()
+            && (node.input(5).is_empty() || kind(5) == Some(FLOAT))
             && attribute("block_size") == BLOCK as u64
             && matches!(attribute("bits"), 4 | 8)
             && attribute("accuracy_level") == ROUNDED
             && attribute("N") > 0
             && attribute("K") > 0
-            && attribute("K") % BLOCK as u64 == 0,
-    )
+            && attribute("K") % BLOCK as u64 == 0
+    }
+}
+
+/// The node that stands for a product and what is before it.
+fn ours(node: &Node<'_>, prepared: &Prepared<'_>) -> Vec<u8> {
+    let mut ours = Vec::new();
+    let weights = [1, 2, 3].map(|place| node.input(place));
+    let [codes, scales, zeros] = weights;
+    for input in [prepared.rows, codes, scales, zeros, node.input(5), prepared.added, prepared.gain] {
+        put_bytes(&mut ours, field::NODE_INPUT, input);
+    }
+    let product = node.outputs.first().copied().unwrap_or_default();
+    for output in [product, prepared.sum].into_iter().take(if prepared.sum.is_empty() { 1 } else { 2 }) {
+        put_bytes(&mut ours, field::NODE_OUTPUT, output);
+    }
+    put_bytes(&mut ours, field::NODE_NAME, product);
+    put_bytes(&mut ours, field::NODE_KIND, NAME.as_bytes());
+    put_bytes(&mut ours, field::NODE_DOMAIN, DOMAIN.as_bytes());
+    for attribute in node.attributes.values().copied().chain(prepared.epsilon) {
+        put_bytes(&mut ours, field::NODE_ATTRIBUTE, attribute);
+    }
+    let mut before = Vec::new();
+    put_bytes(&mut before, field::ATTRIBUTE_NAME, BEFORE.as_bytes());
+    put_number(&mut before, field::ATTRIBUTE_NUMBER, prepared.before.number());
+    put_number(&mut before, field::ATTRIBUTE_KIND, WHOLE_NUMBER);
+    put_bytes(&mut ours, field::NODE_ATTRIBUTE, &before);
+    ours
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::wire::{bytes, number};
 
     fn fixture(name: &str) -> Vec<u8> {
-        std::fs::read(format!("tests/fixtures/{name}.onnx")).unwrap()
+        std::fs::read(format!("tests/fixtures/tiny-products/{name}.onnx")).unwrap()
     }
 
-    /// Nodes by domain and kind.
-    fn nodes(model: &[u8]) -> Vec<(String, String)> {
-        let graph = bytes(model, field::MODEL_GRAPH).unwrap();
-        let text = |node: &[u8], number| String::from_utf8(bytes(node, number).unwrap().to_vec()).unwrap();
-        Fields(graph)
-            .filter_map(|field| match field.unwrap() {
-                Field { number: field::GRAPH_NODE, value: Value::Bytes(node), .. } => {
-                    Some((text(node, field::NODE_DOMAIN), text(node, field::NODE_KIND)))
-                }
-                _ => None,
-            })
-            .collect()
+    fn graph(model: &[u8]) -> Graph<'_> {
+        Graph::read(bytes(model, field::MODEL_GRAPH).unwrap()).unwrap()
+    }
+
+    /// What the graph of a model has, node by node: its kind where it is not ours, and else what is before it and how many
+    /// outputs it has.
+    fn nodes(model: &[u8]) -> Vec<Result<(Before, usize), String>> {
+        let node = |node: &Node<'_>| {
+            if node.domain != DOMAIN.as_bytes() {
+                return Err(String::from_utf8(node.kind.to_vec()).unwrap());
+            }
+            assert_eq!(node.kind, NAME.as_bytes());
+            let before = number(node.attributes[BEFORE.as_bytes()], field::ATTRIBUTE_NUMBER).unwrap();
+            Ok((Before::of(usize::try_from(before).unwrap()).unwrap(), node.outputs.len()))
+        };
+        graph(model).nodes.iter().map(node).collect()
+    }
+
+    /// The model with a value shown that it kept to itself.
+    fn showing(model: &[u8], inner: &str) -> Vec<u8> {
+        let mut output = Vec::new();
+        put_bytes(&mut output, field::VALUE_NAME, inner.as_bytes());
+        let mut graph = bytes(model, field::MODEL_GRAPH).unwrap().to_vec();
+        put_bytes(&mut graph, field::GRAPH_OUTPUT, &output);
+        let mut shown = Vec::new();
+        put_bytes(&mut shown, field::MODEL_GRAPH, &graph);
+        shown
     }
 
     #[test]
-    fn products_are_renamed_and_nothing_else() {
-        for name in ["tiny-products/4", "tiny-products/8"] {
+    fn a_product_alone_becomes_ours() {
+        for name in ["4", "8"] {
             let model = fixture(name);
-            assert_eq!(nodes(&model), [("com.microsoft".into(), NAME.into())]);
-            assert_eq!(nodes(&renamed(&model).unwrap()), [(DOMAIN.into(), NAME.into())]);
+            assert_eq!(nodes(&model), [Err(NAME.into())]);
+            assert_eq!(nodes(&with_products(&model).unwrap()), [Ok((Before::Nothing, 1))]);
         }
+    }
+
+    #[test]
+    fn what_a_product_alone_reads_goes_with_it() {
+        for (name, gate) in [("QuickGelu", Gate::Silu), ("FastGelu", Gate::Gelu)] {
+            // Two norms tell their sums to others, the first has none.
+            let expected = [(Before::Norm, 1), (Before::Norm, 2), (Before::Gate(gate), 1), (Before::Norm, 2)];
+            assert_eq!(nodes(&with_products(&fixture(name)).unwrap()), expected.map(Ok));
+        }
+    }
+
+    #[test]
+    fn what_something_else_reads_too_stays_a_node() {
+        let model = fixture("QuickGelu");
+        let stays = |inner: &str| {
+            let nodes = nodes(&with_products(&showing(&model, inner)).unwrap());
+            nodes.into_iter().filter_map(Result::err).collect::<Vec<_>>()
+        };
+        assert_eq!(stays("first"), ["SimplifiedLayerNormalization"]);
+        assert_eq!(stays("middle"), ["SkipSimplifiedLayerNormalization"]);
+        for inner in ["gate", "up", "open", "gated"] {
+            assert_eq!(stays(inner), ["Split", "QuickGelu", "Mul"], "{inner}");
+        }
+        assert!(stays("gate_up").is_empty() && stays("middle.sum").is_empty());
     }
 
     #[test]
     fn a_graph_of_other_products_stays_as_it_is() {
         // Its rows are not rounded.
-        assert_eq!(renamed(&fixture("tiny-generator/model")), None);
-        assert_eq!(renamed(&fixture("tiny-text/model")), None);
+        assert_eq!(with_products(&std::fs::read("tests/fixtures/tiny-generator/model.onnx").unwrap()), None);
+        assert_eq!(with_products(&std::fs::read("tests/fixtures/tiny-text/model.onnx").unwrap()), None);
     }
 
     #[test]
     fn what_is_no_model_is_left_alone() {
-        let model = fixture("tiny-products/4");
+        let model = fixture("QuickGelu");
         let graph = bytes(&model, field::MODEL_GRAPH).unwrap();
         let start = graph.as_ptr().addr() - model.as_ptr().addr();
         for length in start..start + graph.len() {
-            assert_eq!(renamed(model.get(..length).unwrap()), None, "{length}");
+            assert_eq!(with_products(model.get(..length).unwrap()), None, "{length}");
         }
-        assert_eq!(renamed(b"no model"), None);
-        assert_eq!(renamed(&[0xff; 64]), None);
-        assert_eq!(renamed(&[]), None);
+        assert_eq!(with_products(b"no model"), None);
+        assert_eq!(with_products(&[0xff; 64]), None);
+        assert_eq!(with_products(&[]), None);
     }
 }

@@ -44,18 +44,13 @@ pub(super) struct Panel<'a> {
 
 impl Packed {
     /// Packs weights, panels side by side.
-    pub(super) fn new(
-        weights: &Weights<'_>,
-        room: &Mutex<Room>,
-        parallel: &Parallel<'_>,
-    ) -> Result<Self, ort::Error> {
+    pub(super) fn new(weights: &Weights<'_>, room: &Mutex<Room>, parallel: &Parallel<'_>) -> Result<Self, ort::Error> {
         let layout = weights.layout;
         let (panels, blocks) = (layout.columns.div_ceil(PANEL), layout.blocks());
         let lines = blocks * layout.lines_of_a_block();
         let zeroed = |bytes| {
             let mut room = room.lock().unwrap_or_else(PoisonError::into_inner);
-            room.zeroed(bytes)
-                .map_err(|error| ort::Error::new(format!("no memory for a product's weights ({error})")))
+            room.zeroed(bytes).map_err(|error| ort::Error::new(format!("no memory for a product's weights ({error})")))
         };
         let mut packed = Self {
             layout,
