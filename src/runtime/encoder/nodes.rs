@@ -13,6 +13,7 @@ use crate::runtime::{
 
 /// The model with one node a layer; none where it has no such layer, or cannot be read.
 pub(crate) fn with_whole_layers(model: &[u8]) -> Option<Vec<u8>> {
+    #[expect(clippy::redundant_closure_for_method_calls, reason = "a method of a graph of one lifetime is none of any")]
     with_graph(model, DOMAIN, |graph| graph.with_whole_layers())
 }
 

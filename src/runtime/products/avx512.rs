@@ -8,18 +8,19 @@
 
 use std::arch::x86_64::{
     __m512, __m512i, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T1, _mm_loadu_si128, _mm_prefetch,
-    _mm256_set_m128i, _mm256_setr_epi8, _mm256_shuffle_epi8, _mm256_storeu_si256, _mm512_abs_ps, _mm512_add_epi32,
-    _mm512_add_ps, _mm512_and_si512, _mm512_cvtepi32_epi8, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32,
-    _mm512_cvtps_epi32, _mm512_div_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_load_ps,
-    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_reduce_add_epi32,
-    _mm512_reduce_add_ps, _mm512_reduce_max_ps, _mm512_roundscale_ps, _mm512_scalef_ps, _mm512_set1_epi8,
-    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_srli_epi16, _mm512_sub_ps,
+    _mm256_loadu_si256, _mm256_set_m128i, _mm256_setr_epi8, _mm256_shuffle_epi8, _mm256_storeu_si256, _mm512_abs_ps,
+    _mm512_add_epi32, _mm512_add_ps, _mm512_and_si512, _mm512_cvtepi32_epi8, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32,
+    _mm512_cvtph_ps, _mm512_cvtps_epi32, _mm512_cvtps_ph, _mm512_div_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps,
+    _mm512_fnmadd_ps, _mm512_load_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_max_ps,
+    _mm512_mul_ps, _mm512_reduce_add_epi32, _mm512_reduce_add_ps, _mm512_reduce_max_ps, _mm512_roundscale_ps,
+    _mm512_scalef_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
+    _mm512_srli_epi16, _mm512_sub_ps,
 };
 
 use super::{
     BLOCK, Bits, Gate, PANEL,
     activations::Activations,
-    packed::{Lanes, Line, Packed, Panel},
+    packed::{Halves, Lanes, Line, Packed, Panel},
 };
 
 /// Bytes ahead of what is read that are asked for, into the second-level cache.
@@ -66,6 +67,12 @@ pub(super) fn multiply(weights: &Packed, first: usize, rows: &Activations, piece
 pub(super) fn round(bits: Bits, row: &[f32], codes: &mut [i8], scales: &mut [f32], sums: &mut [f32]) {
     // SAFETY: as for `multiply`.
     unsafe { rounded(bits, row, codes, scales, sums) }
+}
+
+/// Numbers in half precision, the nearest ones.
+pub(super) fn in_half_precision(values: &[f32; PANEL]) -> Halves {
+    // SAFETY: as for `multiply`.
+    unsafe { rounded_to_halves(values) }
 }
 
 /// Divides a row, with what is added to it, by the root of its mean square, and multiplies its channels by `gain`. The sum
@@ -134,7 +141,7 @@ fn product<const LINES: usize, const ROWS: usize>(
                 }
             }
         }
-        let of_panel = of_line(&of_panel[block]);
+        let of_panel = half_numbers(&of_panel[block]);
         let zeros = small_numbers(&zeros[block]);
         for row in 0..ROWS {
             // Whole numbers below 2²⁴, which single precision holds.
@@ -145,7 +152,7 @@ fn product<const LINES: usize, const ROWS: usize>(
         }
     }
     for (row, piece) in pieces.iter_mut().enumerate().take(ROWS) {
-        let mut total = totals[row];
+        let mut total = _mm512_mul_ps(totals[row], _mm512_set1_ps(panel.unit));
         if let Some(bias) = panel.bias {
             total = _mm512_add_ps(total, numbers(bias));
         }
@@ -178,6 +185,15 @@ fn rounded(bits: Bits, row: &[f32], codes: &mut [i8], scales: &mut [f32], sums: 
         // SAFETY: there are 32 bytes.
         unsafe { _mm256_storeu_si256(codes.as_mut_ptr().cast(), rounded) };
     }
+}
+
+#[target_feature(enable = "avx512f")]
+fn rounded_to_halves(values: &[f32; PANEL]) -> Halves {
+    let mut halves = [0; size_of::<Halves>()];
+    let rounded = _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(values_of(values));
+    // SAFETY: there are 32 bytes.
+    unsafe { _mm256_storeu_si256(halves.as_mut_ptr().cast(), rounded) };
+    halves
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
@@ -219,7 +235,7 @@ fn gated<const GELU: bool>(row: &[f32], out: &mut [f32]) {
             // 2 √(2/π) x (1 + 0.044715 x²).
             let square = _mm512_mul_ps(gate, gate);
             let cubic = _mm512_fmadd_ps(square, _mm512_set1_ps(0.044_715), _mm512_set1_ps(1.0));
-            _mm512_mul_ps(_mm512_mul_ps(gate, _mm512_set1_ps(1.595_769_1)), cubic)
+            _mm512_mul_ps(_mm512_mul_ps(gate, _mm512_set1_ps(1.595_769)), cubic)
         } else {
             gate
         };
@@ -235,7 +251,7 @@ fn gated<const GELU: bool>(row: &[f32], out: &mut [f32]) {
 fn exponential(values: __m512) -> __m512 {
     // ln 2 to the power of k, by k!, from 6 on down.
     const TERMS: [f32; 7] =
-        [1.540_353e-4, 1.333_355_8e-3, 9.618_129e-3, 5.550_41e-2, 2.402_265_1e-1, 6.931_471_8e-1, 1.0];
+        [1.540_353e-4, 1.333_355_8e-3, 9.618_129e-3, 5.550_41e-2, 2.402_265e-1, std::f32::consts::LN_2, 1.0];
     let powers = _mm512_mul_ps(values, _mm512_set1_ps(std::f32::consts::LOG2_E));
     let whole = _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(powers);
     let rest = _mm512_sub_ps(powers, whole);
@@ -285,9 +301,9 @@ fn numbers(lanes: &Lanes) -> __m512 {
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn of_line(scales: &Line) -> __m512 {
-    // SAFETY: 64 bytes are there.
-    unsafe { _mm512_loadu_ps(scales.as_ptr().cast()) }
+fn half_numbers(halves: &Halves) -> __m512 {
+    // SAFETY: 32 bytes are there.
+    _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(halves.as_ptr().cast()) })
 }
 
 #[inline]

@@ -327,7 +327,7 @@ impl Kernel for Product {
         let parallel = |parts: usize, work: &(dyn Fn(usize) + Sync)| context.par_for(parts, 0, work);
         let packed = match &mut self.packed {
             Some(packed) => packed,
-            empty => empty.insert(packed(self.layout, context, &self.shared, &parallel)?),
+            empty => empty.insert(packed(self.layout, self.instructions, context, &self.shared, &parallel)?),
         };
         let rows = context.input(0)?.ok_or_else(|| refused("input"))?;
         let (shape, rows) = rows.try_extract_tensor::<f32>()?;
@@ -382,6 +382,7 @@ fn numbers<'a>(tensor: Option<&'a ValueRef<'_>>) -> Result<Option<&'a [f32]>, or
 /// The weights of a product, packed.
 fn packed(
     layout: Layout,
+    instructions: Instructions,
     context: &ComputeContext,
     shared: &Shared,
     parallel: &Parallel<'_>,
@@ -395,7 +396,7 @@ fn packed(
         zeros.try_extract_tensor::<u8>()?.1,
         numbers(bias.as_ref())?,
     )?;
-    let packed = Packed::new(&weights, &shared.room, parallel)?;
+    let packed = Packed::new(&weights, instructions, &shared.room, parallel)?;
     let files = shared.files.get_or_init(MappedFiles::now);
     files.forget(weights.codes);
     files.forget(weights.scales);

@@ -19,6 +19,7 @@ const WHOLE_NUMBER: u64 = 2;
 
 /// The model with its products as ours; none where it has no such product, or cannot be read.
 pub(crate) fn with_products(model: &[u8]) -> Option<Vec<u8>> {
+    #[expect(clippy::redundant_closure_for_method_calls, reason = "a method of a graph of one lifetime is none of any")]
     with_graph(model, DOMAIN, |graph| graph.with_products())
 }
 

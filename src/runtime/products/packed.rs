@@ -6,14 +6,22 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::{Layout, PANEL, Parallel, Weights};
+#[cfg(target_arch = "x86_64")]
+use super::avx512;
+use super::{Instructions, Layout, PANEL, Parallel, Weights};
 use crate::runtime::kv::{Pages, Room};
 
 /// Bytes of a line of a cache, which is also a vector. They lie at multiples of that in memory, so that no load crosses two.
 pub(super) const LINE: usize = 64;
 
-/// Codes: four bytes of each column of a panel, or of four bits eight codes. Or a scale for each of them.
+/// Codes: four bytes of each column of a panel, or of four bits eight codes.
 pub(super) type Line = [u8; LINE];
+
+/// A number of half precision for each column of a panel.
+pub(super) type Halves = [u8; 2 * PANEL];
+
+/// What the largest scale of a matrix becomes at most, so that it and the small ones are in the range of half precision.
+const LARGEST: f32 = 32_768.0;
 
 /// A number for each column of a panel.
 #[derive(Clone, Copy)]
@@ -25,8 +33,11 @@ pub(super) struct Packed {
     layout: Layout,
     /// Lines [panels, blocks, lines of a block].
     codes: Pages,
-    /// Numbers of single precision [panels, blocks, columns].
+    /// Numbers of half precision [panels, blocks, columns], in `unit`s: a step is bound by what it reads, and this is up to a
+    /// tenth less. They are off by 1 in 4,096 at most, far less than the weights are by their codes.
     scales: Pages,
+    /// A power of two.
+    unit: f32,
     /// Bytes [panels, blocks, columns].
     zeros: Pages,
     /// [panels], nothing where nothing is added.
@@ -37,14 +48,20 @@ pub(super) struct Packed {
 #[derive(Clone, Copy)]
 pub(super) struct Panel<'a> {
     pub(super) codes: &'a [Line],
-    pub(super) scales: &'a [Line],
+    pub(super) scales: &'a [Halves],
+    pub(super) unit: f32,
     pub(super) zeros: &'a [[u8; PANEL]],
     pub(super) bias: Option<&'a Lanes>,
 }
 
 impl Packed {
     /// Packs weights, panels side by side.
-    pub(super) fn new(weights: &Weights<'_>, room: &Mutex<Room>, parallel: &Parallel<'_>) -> Result<Self, ort::Error> {
+    pub(super) fn new(
+        weights: &Weights<'_>,
+        instructions: Instructions,
+        room: &Mutex<Room>,
+        parallel: &Parallel<'_>,
+    ) -> Result<Self, ort::Error> {
         let layout = weights.layout;
         let (panels, blocks) = (layout.columns.div_ceil(PANEL), layout.blocks());
         let lines = blocks * layout.lines_of_a_block();
@@ -55,7 +72,8 @@ impl Packed {
         let mut packed = Self {
             layout,
             codes: zeroed(panels * lines * LINE)?,
-            scales: zeroed(panels * blocks * LINE)?,
+            scales: zeroed(panels * blocks * size_of::<Halves>())?,
+            unit: unit(weights.scales),
             zeros: zeroed(panels * blocks * PANEL)?,
             bias: Vec::new(),
         };
@@ -67,17 +85,27 @@ impl Packed {
         let parts: Vec<_> = packed
             .codes
             .chunks_mut(lines * LINE)
-            .zip(packed.scales.chunks_mut(blocks * LINE))
+            .zip(packed.scales.chunks_mut(blocks * size_of::<Halves>()))
             .zip(packed.zeros.chunks_mut(blocks * PANEL))
             .map(Mutex::new)
             .collect();
+        let unit = packed.unit;
         parallel(parts.len(), &|panel| {
             // Each is locked once, by whom it belongs to.
             if let Some(Ok(mut part)) = parts.get(panel).map(Mutex::lock) {
                 let ((codes, scales), zeros) = &mut *part;
                 let (codes, scales, zeros) =
                     (codes.as_chunks_mut().0, scales.as_chunks_mut().0, zeros.as_chunks_mut().0);
-                pack(weights, panel, codes, scales, zeros);
+                pack(weights, panel, codes, zeros);
+                let columns = weights.columns().skip(panel * PANEL).take(PANEL);
+                let of_columns: Vec<&[f32]> = columns.map(|column| column.scales).collect();
+                for (block, scales) in scales.iter_mut().enumerate() {
+                    let mut values = [0.0; PANEL];
+                    for (value, of_column) in values.iter_mut().zip(&of_columns) {
+                        *value = of_column.get(block).copied().unwrap_or_default() / unit;
+                    }
+                    *scales = halves(instructions, &values);
+                }
             }
         })?;
         drop(parts);
@@ -89,7 +117,8 @@ impl Packed {
         let blocks = self.layout.blocks();
         Some(Panel {
             codes: self.codes.chunks_exact(blocks * self.layout.lines_of_a_block() * LINE).nth(index)?.as_chunks().0,
-            scales: self.scales.chunks_exact(blocks * LINE).nth(index)?.as_chunks().0,
+            scales: self.scales.chunks_exact(blocks * size_of::<Halves>()).nth(index)?.as_chunks().0,
+            unit: self.unit,
             zeros: self.zeros.chunks_exact(blocks * PANEL).nth(index)?.as_chunks().0,
             bias: self.bias.get(index),
         })
@@ -100,18 +129,67 @@ impl Packed {
     }
 }
 
-fn pack(weights: &Weights<'_>, panel: usize, codes: &mut [Line], scales: &mut [Line], zeros: &mut [[u8; PANEL]]) {
+/// The power of two in which scales are at most [`LARGEST`].
+fn unit(scales: &[f32]) -> f32 {
+    let largest = scales.iter().fold(0.0_f32, |largest, scale| largest.max(scale.abs()));
+    if largest > 0.0 && largest.is_finite() { (largest / LARGEST).log2().ceil().exp2() } else { 1.0 }
+}
+
+fn halves(instructions: Instructions, values: &[f32; PANEL]) -> Halves {
+    match instructions {
+        #[cfg(target_arch = "x86_64")]
+        Instructions::Avx512Vnni => avx512::in_half_precision(values),
+    }
+}
+
+fn pack(weights: &Weights<'_>, panel: usize, codes: &mut [Line], zeros: &mut [[u8; PANEL]]) {
     let columns = weights.columns().skip(panel * PANEL).take(PANEL);
     for (place, column) in columns.enumerate() {
         let (fours, _) = column.codes.as_chunks::<4>();
         for (line, four) in codes.iter_mut().zip(fours) {
             line.as_chunks_mut().0[place] = *four;
         }
-        for (block, ((scale, zero), of_column)) in
-            scales.iter_mut().zip(zeros.iter_mut()).zip(column.scales).enumerate()
-        {
-            scale.as_chunks_mut().0[place] = of_column.to_ne_bytes();
+        for (block, zero) in zeros.iter_mut().enumerate() {
             zero[place] = column.zero(block);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{Bits, Weights},
+        *,
+    };
+
+    /// A number of half precision that is no infinity.
+    fn of_half([low, high]: [u8; 2]) -> f32 {
+        let bits = u16::from_le_bytes([low, high]);
+        let (exponent, rest) = (i32::from(bits >> 10 & 31), f32::from(bits & 1023) / 1024.0);
+        let size = if exponent == 0 { rest * 2.0_f32.powi(-14) } else { (1.0 + rest) * 2.0_f32.powi(exponent - 15) };
+        if bits >> 15 == 1 { -size } else { size }
+    }
+
+    #[test]
+    fn scales_of_any_size_keep_eleven_bits_beside_the_largest() {
+        let Some(instructions) = Instructions::of_this_processor() else { return };
+        // Blocks of one column: sizes as of weights, which half precision alone would lose most of.
+        let scales = [3.1e-4_f32, 1.7e-6, 2.2e-7, 0.0, 9.9e-5, 3.0e-4, 7.7e-5, 1.0e-12];
+        let layout = Layout { bits: Bits::Eight, depth: 32 * scales.len(), columns: 1 };
+        let (codes, zeros) = (vec![7; layout.depth], vec![128; scales.len()]);
+        let weights = Weights::new(layout, &codes, &scales, &zeros, None).unwrap();
+        let in_turn = |parts: usize, work: &(dyn Fn(usize) + Sync)| {
+            (0..parts).for_each(work);
+            Ok(())
+        };
+        let packed = Packed::new(&weights, instructions, &Mutex::default(), &in_turn).unwrap();
+        let panel = packed.panel(0).unwrap();
+        for (scale, halves) in scales.iter().zip(panel.scales) {
+            let [first, rest @ ..] = halves.as_chunks().0 else { unreachable!() };
+            // What is far below the largest adds nothing that counts: of it is kept what a part in 2^29 of that is.
+            let off = (of_half(*first) * panel.unit - scale).abs();
+            assert!(off <= (scale / 2048.0).max(scales[0] / 2.0_f32.powi(29)), "{scale}: {off}");
+            assert!(rest.iter().all(|half| *half == [0, 0]), "columns that are not there");
         }
     }
 }
