@@ -18,6 +18,7 @@ pub mod session;
 pub mod tokenizer;
 pub mod vision;
 mod wire;
+mod words;
 
 pub use classifier::{TextClassifier, TextOutput, TextTokens, Window, together};
 pub use decoder::Decoder;

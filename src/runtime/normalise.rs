@@ -57,14 +57,34 @@ const ROMAN: &str = "ivx";
 /// Between spaced-out letters.
 const GAPS: &str = " .-*_·•,/|~";
 
-/// The text without invisible signs and disguises.
+/// The text without invisible signs and disguises; itself where it has none, as most have.
 #[must_use]
-pub(crate) fn normalise(text: &str) -> String {
+pub(crate) fn normalise(text: &str) -> Cow<'_, str> {
     // Of ASCII nothing is folded: most texts are spared that.
     let latin = if text.is_ascii() { Cow::Borrowed(text) } else { Cow::Owned(folded(text)) };
-    let words = |text: &str| map_runs(text, |c| !c.is_whitespace(), without_leet);
     // Twice: the gaps of `s.h.!.t` show once its sign is a letter, the word in `k 1 l l` once its gaps are closed.
-    map_runs(&words(&with_gaps_closed(&words(&latin))), is_letter_or_mark, |word| with_repeats_cut(&in_one_case(word)))
+    let latin = then(latin, |text| map_runs(text, is_no_space, without_leet));
+    let latin = then(latin, with_gaps_closed);
+    let latin = then(latin, |text| map_runs(text, is_no_space, without_leet));
+    then(latin, |text| map_runs(text, is_letter_or_mark, |word| then(in_one_case(word), with_repeats_cut)))
+}
+
+/// What `change` makes of a text; what it only borrows is that text.
+fn then<'a>(text: Cow<'a, str>, change: impl for<'b> Fn(&'b str) -> Cow<'b, str>) -> Cow<'a, str> {
+    match text {
+        Cow::Borrowed(text) => change(text),
+        Cow::Owned(text) => {
+            let changed = match change(&text) {
+                Cow::Borrowed(_) => None,
+                Cow::Owned(changed) => Some(changed),
+            };
+            Cow::Owned(changed.unwrap_or(text))
+        }
+    }
+}
+
+fn is_no_space(c: char) -> bool {
+    !c.is_whitespace()
 }
 
 /// The text without invisible signs and decoration, in plain letters where they pass for such.
@@ -163,7 +183,7 @@ fn confusable(c: char) -> Option<char> {
 
 /// What a word is made of: vowel signs and other marks belong to the letter before them.
 fn is_letter_or_mark(c: char) -> bool {
-    c.is_alphabetic() || is_combining_mark(c)
+    if c.is_ascii() { c.is_ascii_alphabetic() } else { c.is_alphabetic() || is_combining_mark(c) }
 }
 
 /// Letters of the alphabets that look-alikes are taken from: Greek, Cyrillic, Armenian.
@@ -183,10 +203,11 @@ fn with_confusables_folded(text: &str) -> String {
         && text.chars().any(|c| c.is_ascii_alphabetic());
     map_runs(text, is_letter_or_mark, |word| {
         if !everywhere && !word.chars().any(|c| c.is_ascii_alphabetic() || STYLED.contains(c)) {
-            return word.to_owned();
+            return word.into();
         }
         word.chars().map(|c| confusable(c).unwrap_or(c)).collect()
     })
+    .into_owned()
 }
 
 /// The text without marks directly behind a visible ASCII sign. NFKC has composed those that make a letter; marks on
@@ -223,7 +244,10 @@ fn unleet(c: char) -> Option<char> {
 }
 
 /// A word with its leet signs as letters; numbers, prices and handles as they are.
-fn without_leet(word: &str) -> String {
+fn without_leet(word: &str) -> Cow<'_, str> {
+    if !word.contains(|c| c == '9' || unleet(c).is_some()) {
+        return word.into();
+    }
     let core = word.trim_end_matches(['!', '?', '.', ',', ';', ':', '|', '+']);
     let letters = core.chars().filter(char::is_ascii_alphabetic).count();
     let chars: Vec<char> = core.chars().collect();
@@ -240,11 +264,11 @@ fn without_leet(word: &str) -> String {
     let signs = read.iter().flatten().count();
     let handle = core.starts_with('@') && letters > 3 && signs == 1;
     if signs == 0 || signs > 2 * letters || handle || is_number(core) || is_numbered(core) {
-        return word.to_owned();
+        return word.into();
     }
     let mut out: String = read.iter().zip(&chars).map(|(letter, &c)| letter.unwrap_or(c)).collect();
     out.push_str(&word[core.len()..]);
-    out
+    out.into()
 }
 
 /// What two letters behind a number are: a unit, or the end of an ordinal.
@@ -294,7 +318,11 @@ fn is_vowel(c: char) -> bool {
 }
 
 /// `k i l l` and `k.i.l.l` as one word: three letters or more, each alone between the same signs.
-fn with_gaps_closed(text: &str) -> String {
+fn with_gaps_closed(text: &str) -> Cow<'_, str> {
+    let spaced = |signs: &[u8; 5]| signs[1] == signs[3] && GAPS.contains(char::from(signs[1]));
+    if text.is_ascii() && !text.as_bytes().array_windows().any(spaced) {
+        return text.into();
+    }
     let chars: Vec<char> = text.chars().collect();
     let is_letter = |at: usize| chars.get(at).is_some_and(|&c| c.is_numeric() || is_letter_or_mark(c));
     let mut out = String::with_capacity(text.len());
@@ -320,14 +348,16 @@ fn with_gaps_closed(text: &str) -> String {
             at += 1;
         }
     }
-    out
+    out.into()
 }
 
 /// Letters and marks that stand three times or more in a row, twice; once where no English word, or hardly one, has
 /// them twice. `VIII` is no word that was stretched, and `KKK` hardly.
-fn with_repeats_cut(word: &str) -> String {
-    if word.chars().all(|c| ROMAN.contains(lower(c))) {
-        return word.to_owned();
+fn with_repeats_cut(word: &str) -> Cow<'_, str> {
+    let thrice = |signs: &[u8; 3]| signs[0] == signs[1] && signs[1] == signs[2];
+    if word.is_ascii() && !word.as_bytes().array_windows().any(thrice) || word.chars().all(|c| ROMAN.contains(lower(c)))
+    {
+        return word.into();
     }
     let stretched = !word.chars().map(lower).all(|c| word.starts_with(|first| lower(first) == c));
     let mut out = String::with_capacity(word.len());
@@ -341,21 +371,32 @@ fn with_repeats_cut(word: &str) -> String {
             out.pop();
         }
     }
-    out
+    out.into()
 }
 
 /// `text` with every run of characters that are `inside` passed through `change`.
-fn map_runs(text: &str, inside: impl Fn(char) -> bool, change: impl Fn(&str) -> String) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(start) = rest.find(&inside) {
-        let end = rest[start..].find(|c| !inside(c)).map_or(rest.len(), |length| start + length);
-        out.push_str(&rest[..start]);
-        out.push_str(&change(&rest[start..end]));
-        rest = &rest[end..];
+fn map_runs(
+    text: &str,
+    inside: impl Fn(char) -> bool,
+    change: impl for<'a> Fn(&'a str) -> Cow<'a, str>,
+) -> Cow<'_, str> {
+    let mut out = String::new();
+    // What of the text is in `out`, and what was looked at.
+    let (mut copied, mut seen) = (0, 0);
+    while let Some(start) = text[seen..].find(&inside).map(|length| seen + length) {
+        let end = text[start..].find(|c| !inside(c)).map_or(text.len(), |length| start + length);
+        if let Cow::Owned(changed) = change(&text[start..end]) {
+            out.push_str(&text[copied..start]);
+            out.push_str(&changed);
+            copied = end;
+        }
+        seen = end;
     }
-    out.push_str(rest);
-    out
+    if copied == 0 {
+        return text.into();
+    }
+    out.push_str(&text[copied..]);
+    out.into()
 }
 
 #[cfg(test)]

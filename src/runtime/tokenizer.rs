@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tokenizers::{AddedToken, Tokenizer};
 
-use super::{RuntimeError, TextTokens, Window, normalise::normalise};
+use super::{RuntimeError, TextTokens, Window, normalise::normalise, words::Words};
 use crate::registry::{
     Bundle,
     manifest::{TaskPrompt, TextClassifierSpec},
@@ -15,6 +15,8 @@ use crate::registry::{
 /// Cuts a text into the windows of a classifier.
 pub struct WindowTokenizer {
     tokenizer: Tokenizer,
+    /// Tells the tokens of plain texts, where its rules are simple.
+    words: Option<Words>,
     spec: TextClassifierSpec,
 }
 
@@ -29,7 +31,9 @@ impl WindowTokenizer {
             .text_classifier
             .clone()
             .ok_or_else(|| RuntimeError::Load("the bundle is no text classifier".into()))?;
-        Ok(Self { tokenizer: read(&bundle.tokenizer(), true)?, spec })
+        let tokenizer = read(&bundle.tokenizer(), true)?;
+        let words = Words::of(&tokenizer);
+        Ok(Self { tokenizer, words, spec })
     }
 
     /// Encodes `text` whole, as written and as it reads: one window when it fits, overlapping windows otherwise.
@@ -38,17 +42,22 @@ impl WindowTokenizer {
     /// # Errors
     /// [`RuntimeError::Inference`] when the tokenizer fails.
     pub fn encode(&self, text: &str) -> Result<TextTokens, RuntimeError> {
-        let raw = ids(&self.tokenizer, text)?;
+        let raw = self.ids(text)?;
         let form = normalise(text);
         let mut normalised = Vec::new();
         if form != text && !form.trim().is_empty() {
-            let tokens = ids(&self.tokenizer, &form)?;
+            let tokens = self.ids(&form)?;
             // Case and the like are the tokenizer's own business: what it takes for the same is scored once.
             if tokens != raw {
                 normalised = self.cut(&tokens);
             }
         }
         Ok(TextTokens { raw: self.cut(&raw), normalised })
+    }
+
+    fn ids(&self, text: &str) -> Result<Vec<u32>, RuntimeError> {
+        let plain = self.words.as_ref().and_then(|words| words.ids(text));
+        plain.map_or_else(|| ids(&self.tokenizer, text), Ok)
     }
 
     /// Tokens of the longest window.

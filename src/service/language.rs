@@ -1,5 +1,7 @@
 //! Tells which language a text is in.
 
+use std::borrow::Cow;
+
 use whichlang::{Lang, detect_language};
 
 use crate::{
@@ -27,7 +29,8 @@ pub(super) fn of(text: &str) -> Language {
 /// Whether a text is in English as far as anyone can tell: signs and figures alone are in every language. Disguises are
 /// taken off before, as a word in them is one of no language; emoji are not named, as their names are English.
 pub(super) fn is_english(text: &str) -> bool {
-    let bare: String = text.chars().filter(|&c| !is_emoji(c)).collect();
+    let bare: Cow<'_, str> =
+        if text.is_ascii() { text.into() } else { text.chars().filter(|&c| !is_emoji(c)).collect() };
     detected(&normalise(&bare)).is_none_or(|language| language == Lang::Eng)
 }
 
