@@ -405,7 +405,10 @@ pub(super) use kernels;
 #[cfg(target_arch = "x86_64")]
 mod tests {
     use super::*;
-    use crate::runtime::encoder::{LANES, avx2, avx512, weights::Exact};
+    use crate::runtime::{
+        encoder::{LANES, avx2, avx512, weights::Exact},
+        kv::Room,
+    };
 
     /// All that this processor has the instructions for.
     fn all() -> Vec<(&'static str, &'static Kernels)> {
@@ -431,7 +434,7 @@ mod tests {
         let scales: Vec<f32> = numbers(columns, 5).iter().map(|number| 0.01 + 0.005 * number).collect();
         let spread = spread.then(|| (numbers(depth, 7).iter().map(|by| by + 2.0).collect(), numbers(depth, 9)));
         let exact = (!chosen.is_empty()).then(|| (chosen.to_vec(), numbers(chosen.len() * columns, 11)));
-        Product::new(&codes, &scales, numbers(columns, 13), (0.02, 117), spread, exact).unwrap()
+        Product::new(&codes, &scales, numbers(columns, 13), (0.02, 117), spread, exact, &mut Room::default()).unwrap()
     }
 
     fn rounded(kernels: &Kernels, product: &Product, rows: &[f32]) -> Rounded {

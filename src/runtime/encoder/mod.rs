@@ -31,7 +31,10 @@ use layer::{Batch, Workspace};
 pub(super) use nodes::with_whole_layers;
 use weights::{Layer, Product};
 
-use super::{kv::MappedFiles, products::Instructions};
+use super::{
+    kv::{MappedFiles, Room},
+    products::Instructions,
+};
 
 /// The domain of the operator in a graph, and its name.
 const DOMAIN: &str = "dichroic.encoder";
@@ -90,6 +93,8 @@ struct Shared {
     workspace: Mutex<Workspace>,
     /// Where the weights' files are mapped; all are before the first layer is asked.
     files: OnceLock<MappedFiles>,
+    /// Where the weights lie.
+    room: Mutex<Room>,
 }
 
 /// A part of a product of the graph.
@@ -241,7 +246,7 @@ impl Kernel for LayerKernel {
     fn compute(&mut self, context: &ComputeContext) -> Result<(), ort::Error> {
         let layer = match &mut self.layer {
             Some(layer) => layer,
-            empty => empty.insert(layer(context, self.heads, self.epsilon, &self.shared.files)?),
+            empty => empty.insert(layer(context, self.heads, self.epsilon, &self.shared)?),
         };
         let needed = |input: Input| context.input(input.place())?.ok_or_else(|| refused("input"));
         let (states, lengths) = (needed(Input::States)?, needed(Input::Lengths)?);
@@ -260,13 +265,8 @@ impl Kernel for LayerKernel {
 }
 
 /// The weights of a layer.
-fn layer(
-    context: &ComputeContext,
-    heads: usize,
-    epsilon: f32,
-    files: &OnceLock<MappedFiles>,
-) -> Result<Layer, ort::Error> {
-    let files = files.get_or_init(MappedFiles::now);
+fn layer(context: &ComputeContext, heads: usize, epsilon: f32, shared: &Shared) -> Result<Layer, ort::Error> {
+    let files = shared.files.get_or_init(MappedFiles::now);
     let numbers = |input: Input| -> Result<Vec<f32>, ort::Error> {
         let value = context.input(input.place())?.ok_or_else(|| refused("input"))?;
         Ok(value.try_extract_tensor::<f32>()?.1.to_vec())
@@ -291,6 +291,7 @@ fn layer(
             (first(&numbers(of(Part::Step))?)?, zero),
             optional(Part::Narrowing)?.zip(optional(Part::Offset)?),
             chosen.zip(optional(Part::Exact)?),
+            &mut shared.room.lock().unwrap_or_else(PoisonError::into_inner),
         )?;
         files.forget(codes);
         Ok(product)

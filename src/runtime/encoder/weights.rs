@@ -4,7 +4,7 @@
 //! codes times four bytes of a row, the same for all columns, adds to one whole number a column.
 
 use super::{HEAD_SIZES, LANES, PANEL, refused};
-use crate::runtime::kv::Pages;
+use crate::runtime::kv::{Pages, Room};
 
 /// Four codes of each of 16 columns, as long as a line of a cache.
 pub(super) type Line = [[i8; 4]; LANES];
@@ -42,7 +42,8 @@ pub(super) struct Exact {
 }
 
 impl Product {
-    /// `codes` `[depth, columns]`; `step` is what a step of the rounded rows is worth, with the code of their zero.
+    /// `codes` `[depth, columns]`; `step` is what a step of the rounded rows is worth, with the code of their zero. They
+    /// lie in `room`.
     ///
     /// # Errors
     /// [`ort::Error`] for tensors that do not fit each other, or without the memory.
@@ -53,6 +54,7 @@ impl Product {
         (step, zero): (f32, u8),
         spread: Option<(Vec<f32>, Vec<f32>)>,
         exact: Option<(Vec<i64>, Vec<f32>)>,
+        room: &mut Room,
     ) -> Result<Self, ort::Error> {
         let columns = scales.len();
         let depth = codes.len().checked_div(columns).unwrap_or(0);
@@ -80,7 +82,7 @@ impl Product {
             sums.iter_mut().zip(row).for_each(|(sum, code)| *sum += i32::from(*code));
         }
         let mut packed =
-            Pages::zeroed(codes.len()).map_err(|error| ort::Error::new(format!("no memory for weights ({error})")))?;
+            room.zeroed(codes.len()).map_err(|error| ort::Error::new(format!("no memory for weights ({error})")))?;
         for (panel, lines) in packed.chunks_exact_mut(depth * PANEL).enumerate() {
             let fours = lines.chunks_exact_mut(4 * PANEL).zip(codes.chunks_exact(4 * columns));
             for (lines, rows) in fours {
