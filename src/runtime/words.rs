@@ -8,12 +8,15 @@ use std::collections::HashMap;
 
 use tokenizers::{ModelWrapper, NormalizerWrapper, PreTokenizerWrapper, Tokenizer};
 
+/// Pieces of words, with their tokens.
+type Pieces = HashMap<Box<[u8]>, u32>;
+
 /// The pieces of words that a vocabulary has.
 pub(super) struct Words {
     /// Those that begin a word.
-    first: HashMap<Box<[u8]>, u32>,
+    first: Pieces,
     /// Those that go on with one.
-    further: HashMap<Box<[u8]>, u32>,
+    further: Pieces,
     /// Bytes of the longest of either.
     longest: usize,
     /// What stands for a word that cannot be made of them.
@@ -37,7 +40,7 @@ impl Words {
         if !rules.clean_text || !only_text || model.continuing_subword_prefix.is_empty() {
             return None;
         }
-        let (mut first, mut further): (HashMap<Box<[u8]>, u32>, HashMap<Box<[u8]>, u32>) = Default::default();
+        let (mut first, mut further) = (Pieces::new(), Pieces::new());
         for (piece, id) in tokenizer.get_vocab(false) {
             if let Some(rest) = piece.strip_prefix(&model.continuing_subword_prefix) {
                 further.insert(rest.as_bytes().into(), id);
