@@ -144,12 +144,15 @@ impl Room {
     /// The system's, when there is no such memory.
     pub(super) fn zeroed(&mut self, bytes: usize) -> io::Result<Pages> {
         let whole = bytes.next_multiple_of(LINE);
-        if let Some(pages) = self.0.as_mut().and_then(|rest| rest.cut(whole)) {
-            return Ok(pages);
-        }
-        // What is left of the last one stays untouched, and so takes no memory.
-        let rest = self.0.insert(Pages::zeroed(whole.max(ROOM))?);
-        rest.cut(whole).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+        let mut pages = if let Some(pages) = self.0.as_mut().and_then(|rest| rest.cut(whole)) {
+            pages
+        } else {
+            // What is left of the last one stays untouched, and so takes no memory.
+            let rest = self.0.insert(Pages::zeroed(whole.max(ROOM))?);
+            rest.cut(whole).ok_or(io::ErrorKind::OutOfMemory)?
+        };
+        pages.bytes.end = pages.bytes.start + bytes;
+        Ok(pages)
     }
 }
 

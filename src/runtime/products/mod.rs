@@ -4,13 +4,14 @@
 //! each block's sum is spread over several places, all of which have to be scaled: more work than the products themselves.
 //! Here a vector holds codes of 16 outputs, and a block's sum is scaled once ([`packed`]). The arithmetic is that of
 //! `MatMulNBits` at accuracy level 4: a row is rounded to 8 bits in blocks of 32 with a scale each, blocks are multiplied
-//! as whole numbers and summed in single precision. A row's bits do not depend on the rows beside it.
+//! as whole numbers and summed in single precision; but the weights' scales are held in half precision. A row's bits do not
+//! depend on the rows beside it.
 //!
 //! What a step does between two products is little, and takes its time by being so many nodes. So a normalisation or a gate
 //! whose result a product alone reads is done with that product, as its rows are rounded ([`Before`]).
 //!
-//! Owns the operator, and the change of a graph that puts it in place ([`with_products`]). It needs instructions that not every
-//! processor has ([`Instructions::of_this_processor`]); elsewhere, and in nodes of other kinds, `MatMulNBits` stays.
+//! Owns the operator, and the change of a graph that puts it in place ([`with_products`]). It needs instructions that not
+//! every processor has ([`Instructions::of_this_processor`]); elsewhere, and in nodes of other kinds, `MatMulNBits` stays.
 //! Runs on the engine thread that runs the session, and on the session's own threads.
 
 mod activations;
