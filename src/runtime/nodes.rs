@@ -23,7 +23,8 @@ pub(super) const LAST: u64 = u64::MAX;
 /// A value's name.
 pub(super) type Name<'a> = &'a [u8];
 
-/// The model with a changed graph that may use the operators of `domain`; none where the graph stays, or cannot be read.
+/// The model with a changed graph that may use the operators of `domain`; none where the graph stays, holds others, or
+/// cannot be read.
 pub(super) fn with_graph(
     model: &[u8],
     domain: &str,
@@ -74,6 +75,16 @@ impl<'a> Node<'a> {
         self.inputs.get(place).copied().unwrap_or_default()
     }
 
+    /// Whether it holds graphs, whose nodes may read any value of the one around them.
+    fn holds_graphs(&self) -> bool {
+        let graphs = [field::ATTRIBUTE_GRAPH, field::ATTRIBUTE_GRAPHS];
+        self.attributes
+            .values()
+            .flat_map(|attribute| Fields(attribute))
+            .flatten()
+            .any(|field| graphs.contains(&field.number))
+    }
+
     pub(super) fn number(&self, attribute: &str) -> Option<u64> {
         number(self.attributes.get(attribute.as_bytes())?, field::ATTRIBUTE_NUMBER)
     }
@@ -122,7 +133,7 @@ impl<'a> Graph<'a> {
             if let Value::Bytes(message) = field.value {
                 match field.number {
                     field::GRAPH_NODE => {
-                        let node = Node::read(message)?;
+                        let node = Node::read(message).filter(|node| !node.holds_graphs())?;
                         let index = read.nodes.len();
                         read.makers.extend(node.outputs.iter().map(|output| (*output, index)));
                         read.nodes.push(node);

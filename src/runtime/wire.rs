@@ -18,6 +18,8 @@ pub(super) mod field {
     pub(in crate::runtime) const ATTRIBUTE_NAME: u64 = 1;
     pub(in crate::runtime) const ATTRIBUTE_REAL: u64 = 2;
     pub(in crate::runtime) const ATTRIBUTE_NUMBER: u64 = 3;
+    pub(in crate::runtime) const ATTRIBUTE_GRAPH: u64 = 6;
+    pub(in crate::runtime) const ATTRIBUTE_GRAPHS: u64 = 11;
     pub(in crate::runtime) const ATTRIBUTE_KIND: u64 = 20;
     pub(in crate::runtime) const TENSOR_DIMENSIONS: u64 = 1;
     pub(in crate::runtime) const TENSOR_KIND: u64 = 2;

@@ -1,7 +1,7 @@
 //! The tokens of plain texts, as the `tokenizers` library tells them, in a tenth of its time.
 //!
-//! The library keeps for every character where it came from, which nobody asks here: for a short text that takes longer
-//! than everything else that the server does about a request. Owns what needs no Unicode, the words of ASCII texts under
+//! The library keeps for every character where it came from, which nobody asks here: of what the server does about a short
+//! text beside the pass, that is a fifth. Owns what needs no Unicode, the words of ASCII texts under
 //! BERT's rules; any other text, and any tokenizer of other rules, is the library's.
 
 use std::collections::HashMap;

@@ -245,6 +245,23 @@ mod tests {
         assert!(stays("gate_up").is_empty() && stays("middle.sum").is_empty());
     }
 
+    // Inside it any value might be read.
+    #[test]
+    fn a_graph_that_holds_another_stays_as_it_is() {
+        let model = fixture("QuickGelu");
+        let mut attribute = Vec::new();
+        put_bytes(&mut attribute, field::ATTRIBUTE_NAME, b"then_branch");
+        put_bytes(&mut attribute, field::ATTRIBUTE_GRAPH, b"");
+        let mut node = Vec::new();
+        put_bytes(&mut node, field::NODE_KIND, b"If");
+        put_bytes(&mut node, field::NODE_ATTRIBUTE, &attribute);
+        let mut graph = bytes(&model, field::MODEL_GRAPH).unwrap().to_vec();
+        put_bytes(&mut graph, field::GRAPH_NODE, &node);
+        let mut holding = Vec::new();
+        put_bytes(&mut holding, field::MODEL_GRAPH, &graph);
+        assert_eq!(with_products(&holding), None);
+    }
+
     #[test]
     fn a_graph_of_other_products_stays_as_it_is() {
         // Its rows are not rounded.
