@@ -10,20 +10,20 @@
 use std::{
     arch::x86_64::{
         __m256, __m256i, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32,
-        _mm_max_ps, _mm_max_ss, _mm_movehdup_ps, _mm_movehl_ps, _mm_packus_epi16, _mm_storeu_si128, _mm256_add_epi32,
-        _mm256_add_ps, _mm256_andnot_ps, _mm256_blendv_ps, _mm256_castps256_ps128, _mm256_castsi256_ps,
-        _mm256_castsi256_si128, _mm256_cvtepi32_ps, _mm256_cvtps_epi32, _mm256_div_ps, _mm256_extractf128_ps,
-        _mm256_extracti128_si256, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16,
-        _mm256_maddubs_epi16, _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_packs_epi32,
-        _mm256_permute4x64_epi64, _mm256_round_ps, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps,
-        _mm256_slli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
+        _mm_movehdup_ps, _mm_movehl_ps, _mm_storeu_si128, _mm256_add_epi32, _mm256_add_ps, _mm256_andnot_ps,
+        _mm256_blendv_ps, _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cvtepi32_ps,
+        _mm256_cvtps_epi32, _mm256_div_ps, _mm256_extractf128_ps, _mm256_extracti128_si256, _mm256_fmadd_ps,
+        _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_max_ps, _mm256_min_ps,
+        _mm256_mul_ps, _mm256_packs_epi32, _mm256_packus_epi16, _mm256_round_ps, _mm256_set1_epi16, _mm256_set1_epi32,
+        _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_storeu_si256, _mm256_sub_ps,
     },
     f32::consts::{LN_2, LOG2_E},
+    ops::Range,
 };
 
 use super::{
-    LANES, MOST_STEPS, PANEL, TILE,
-    kernels::{Block, Kernels, Tile, kernels},
+    FOUR, LANES, MOST, PANEL, TILE,
+    kernels::{Block, FARTHEST, Kernels, TAIL, Tile, kernels},
     layer::{Asked, Attention, Fours, Rounded},
     weights::{Line, Norm, Product, Rounding},
 };
@@ -33,6 +33,9 @@ const HALF: usize = LANES / 2;
 
 /// Queries that an attention takes together: with two vectors of keys or values for each, half of the registers hold sums.
 const QUERIES: usize = 2;
+
+/// Keys whose sums with the queries an attention adds up together.
+const KEYS: usize = 4;
 
 /// 16 numbers.
 #[derive(Clone, Copy)]
@@ -59,10 +62,9 @@ fn of_tile(tile: &Tile<'_>, rows: usize, block: &mut Block) {
 /// Rows from `first` on times half a panel: their sums, the weights and what is between fill the sixteen registers.
 #[target_feature(enable = "avx2,fma")]
 fn multiply_rows<const ROWS: usize>(tile: &Tile<'_>, first: usize, half: usize, block: &mut Block) {
-    let Tile { product, at, .. } = *tile;
-    let from = at + half * LANES;
+    let starts = &tile.starts[half * LANES..];
     let ones = _mm256_set1_epi16(1);
-    let (low, high) = (whole(&product.starts[from..]), whole(&product.starts[from + HALF..]));
+    let (low, high) = (whole(starts), whole(&starts[HALF..]));
     // Vectors are put in arrays by loops: a closure given to a function without these instructions is not inlined.
     let (mut lows, mut highs) = ([low; ROWS], [high; ROWS]);
     for (line, fours) in tile.lines.iter().zip(tile.codes) {
@@ -75,29 +77,56 @@ fn multiply_rows<const ROWS: usize>(tile: &Tile<'_>, first: usize, half: usize, 
             highs[row] = _mm256_add_epi32(highs[row], _mm256_madd_epi16(pairs_high, ones));
         }
     }
-    let mut sums = [splat(0.0); ROWS];
-    for (row, sum) in sums.iter_mut().enumerate() {
-        *sum = Vector(_mm256_cvtepi32_ps(lows[row]), _mm256_cvtepi32_ps(highs[row]));
+    for (sums, (low, high)) in block[first..].iter_mut().zip(lows.into_iter().zip(highs)) {
+        keep(&mut sums[half * LANES..], low);
+        keep(&mut sums[half * LANES + HALF..], high);
     }
-    valued(tile, first, from, &sums, block, half * LANES);
 }
 
-/// Codes of 16 numbers, rounded.
+/// Puts the codes of 16 channels of four rows into their places of a tile, the first, second or third four of it.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn codes_of(rounding: &Rounding, values: Vector) -> [[u8; 4]; 4] {
-    // What a whole number cannot hold would come out as the smallest.
-    let Vector(low, high) = smaller(times(values, splat(rounding.steps)), splat(MOST_STEPS));
-    let zero = _mm256_set1_epi32(rounding.zero);
-    let (low, high) =
-        (_mm256_add_epi32(_mm256_cvtps_epi32(low), zero), _mm256_add_epi32(_mm256_cvtps_epi32(high), zero));
-    // Each half is packed by itself: the fours of numbers come to lie 0, 2, 1, 3.
-    let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(low, high));
-    let bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
-    let mut fours = [[0; 4]; 4];
-    // SAFETY: there is place for 16 bytes.
-    unsafe { _mm_storeu_si128(fours.as_mut_ptr().cast(), bytes) };
-    fours
+fn put(codes: [Vector; FOUR], place: usize, into: &mut [Fours; 4]) {
+    let [first, second, third, fourth] = codes;
+    let halves = [[first.0, second.0, third.0, fourth.0], [first.1, second.1, third.1, fourth.1]];
+    for ([first, second, third, fourth], into) in halves.into_iter().zip(into.as_chunks_mut::<2>().0) {
+        // Whole numbers too small or too large become the smallest or largest code. Each half of a vector is packed by
+        // itself, which leaves in it four codes of each row: what a tile holds side by side.
+        let words = _mm256_packs_epi32(_mm256_cvtps_epi32(first), _mm256_cvtps_epi32(second));
+        let others = _mm256_packs_epi32(_mm256_cvtps_epi32(third), _mm256_cvtps_epi32(fourth));
+        let bytes = _mm256_packus_epi16(words, others);
+        let halves = [_mm256_castsi256_si128(bytes), _mm256_extracti128_si256::<1>(bytes)];
+        for (fours, half) in into.iter_mut().zip(halves) {
+            let fours = &mut fours[place * FOUR..][..FOUR];
+            // SAFETY: there is place for 16 bytes.
+            unsafe { _mm_storeu_si128(fours.as_mut_ptr().cast(), half) };
+        }
+    }
+}
+
+/// The Gaussian error linear unit for what is rounded to a code next.
+struct Bend;
+
+impl Bend {
+    fn new() -> Self {
+        Self
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    #[expect(clippy::unused_self, reason = "others have tables")]
+    fn bent(&self, x: Vector) -> Vector {
+        gelu(x)
+    }
+}
+
+/// Rows as columns.
+fn transpose(rows: [&[f32; LANES]; LANES], into: &mut [[f32; LANES]; LANES]) {
+    for (index, row) in rows.iter().enumerate() {
+        for (place, number) in into.iter_mut().zip(*row) {
+            place[index] = *number;
+        }
+    }
 }
 
 #[inline]
@@ -196,15 +225,6 @@ fn sum(x: Vector) -> f32 {
     _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
 }
 
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn largest(x: Vector) -> f32 {
-    let all = _mm256_max_ps(x.0, x.1);
-    let four = _mm_max_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps::<1>(all));
-    let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
-    _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
-}
-
 /// The first 16 numbers.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
@@ -221,6 +241,22 @@ fn whole(values: &[i32]) -> __m256i {
     let values = &values[..HALF];
     // SAFETY: there are 8 numbers.
     unsafe { _mm256_loadu_si256(values.as_ptr().cast()) }
+}
+
+/// The first 16 whole numbers, as numbers with a fraction.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn converted(values: &[i32]) -> Vector {
+    Vector(_mm256_cvtepi32_ps(whole(values)), _mm256_cvtepi32_ps(whole(&values[HALF..])))
+}
+
+/// Into the first 8 places.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn keep(places: &mut [i32], values: __m256i) {
+    let places = &mut places[..HALF];
+    // SAFETY: there is place for 8 numbers.
+    unsafe { _mm256_storeu_si256(places.as_mut_ptr().cast(), values) };
 }
 
 /// The first 32 bytes.

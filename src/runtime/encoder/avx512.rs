@@ -6,28 +6,33 @@
 
 use std::{
     arch::x86_64::{
-        __m512, __m512i, _CMP_LT_OQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T1, _mm_prefetch,
-        _mm_storeu_si128, _mm512_abs_ps, _mm512_add_epi32, _mm512_add_ps, _mm512_cmp_ps_mask, _mm512_cvtepi32_ps,
-        _mm512_cvtps_epi32, _mm512_cvtusepi32_epi8, _mm512_div_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps,
-        _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_blend_ps, _mm512_max_epi32, _mm512_max_ps, _mm512_min_ps,
-        _mm512_mul_ps, _mm512_reduce_add_ps, _mm512_reduce_max_ps, _mm512_roundscale_ps, _mm512_scalef_ps,
-        _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_storeu_ps, _mm512_sub_ps,
+        __m128, __m512, __m512i, _CMP_LT_OQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T1, _mm_loadu_ps,
+        _mm_prefetch, _mm_storeu_si128, _mm512_abs_ps, _mm512_add_ps, _mm512_castpd_ps, _mm512_castps_pd,
+        _mm512_castps_si512, _mm512_castps128_ps512, _mm512_castsi512_si128, _mm512_cmp_ps_mask, _mm512_cvtepi32_ps,
+        _mm512_cvtps_epi32, _mm512_div_ps, _mm512_dpbusd_epi32, _mm512_extracti32x4_epi32, _mm512_fmadd_ps,
+        _mm512_insertf32x4, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_blend_ps, _mm512_max_ps, _mm512_min_ps,
+        _mm512_mul_ps, _mm512_packs_epi32, _mm512_packus_epi16, _mm512_permutex2var_ps, _mm512_reduce_add_ps,
+        _mm512_roundscale_ps, _mm512_scalef_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
+        _mm512_storeu_si512, _mm512_sub_ps, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd,
+        _mm512_unpacklo_ps,
     },
     f32::consts::{LN_2, LOG2_E},
+    ops::Range,
+    sync::LazyLock,
 };
 
 use super::{
-    LANES, MOST_STEPS, PANEL, TILE,
-    kernels::{Block, Kernels, Tile, kernels},
+    FOUR, LANES, MOST, PANEL, TILE,
+    kernels::{Block, FARTHEST, Kernels, TAIL, Tile, kernels},
     layer::{Asked, Attention, Fours, Rounded},
     weights::{Line, Norm, Product, Rounding},
 };
 
-/// Bytes ahead of what is read that are asked for, into the second-level cache.
-const AHEAD: usize = 4096;
-
 /// Queries that an attention takes together: with two vectors of keys or values for each, half of the registers hold sums.
 const QUERIES: usize = 8;
+
+/// Keys whose sums with the queries an attention adds up together: as many as a processor has additions under way.
+const KEYS: usize = 8;
 
 /// 16 numbers.
 type Vector = __m512;
@@ -48,42 +53,158 @@ fn of_tile(tile: &Tile<'_>, rows: usize, block: &mut Block) {
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn multiply_rows<const ROWS: usize>(tile: &Tile<'_>, block: &mut Block) {
-    let Tile { product, at, .. } = *tile;
-    let (low, high) = (whole(&product.starts[at..]), whole(&product.starts[at + LANES..]));
+    let (low, high) = (whole(tile.starts), whole(&tile.starts[LANES..]));
     // Vectors are put in arrays by loops: a closure given to a function without these instructions is not inlined.
     let (mut lows, mut highs) = ([low; ROWS], [high; ROWS]);
-    for (line, fours) in tile.lines.iter().zip(tile.codes) {
+    let mut ahead = tile.ahead;
+    for (index, (line, fours)) in tile.lines.iter().zip(tile.codes).enumerate() {
         let (low, high) = (codes(line), codes(&line[size_of::<Line>()..]));
-        soon(line);
+        _mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr().wrapping_add(1024).cast());
+        _mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr().wrapping_add(1024 + 64).cast());
+        if index & (tile.every - 1) == 0 {
+            soon(ahead);
+            ahead = ahead.wrapping_add(1);
+        }
         for row in 0..ROWS {
             let four = _mm512_set1_epi32(i32::from_ne_bytes(fours[row]));
             lows[row] = _mm512_dpbusd_epi32(lows[row], four, low);
             highs[row] = _mm512_dpbusd_epi32(highs[row], four, high);
         }
     }
-    for (half, whole) in [lows, highs].iter().enumerate() {
-        let mut sums = [splat(0.0); ROWS];
-        for (sum, whole) in sums.iter_mut().zip(whole) {
-            *sum = _mm512_cvtepi32_ps(*whole);
-        }
-        valued(tile, 0, at + half * LANES, &sums, block, half * LANES);
+    for (sums, (low, high)) in block.iter_mut().zip(lows.into_iter().zip(highs)) {
+        keep(sums, low);
+        keep(&mut sums[LANES..], high);
     }
 }
 
-/// Codes of the first 16 numbers, rounded.
+/// Puts the codes of 16 channels of four rows into their places of a tile, the first, second or third four of it.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn codes_of(rounding: &Rounding, values: Vector) -> [[u8; 4]; 4] {
-    // What a whole number cannot hold would come out as the smallest.
-    let steps = _mm512_cvtps_epi32(smaller(times(values, splat(rounding.steps)), splat(MOST_STEPS)));
-    let codes = _mm512_add_epi32(steps, _mm512_set1_epi32(rounding.zero));
-    let mut fours = [[0; 4]; 4];
-    // SAFETY: there is place for 16 bytes.
-    unsafe {
-        let bytes = _mm512_cvtusepi32_epi8(_mm512_max_epi32(codes, _mm512_setzero_si512()));
-        _mm_storeu_si128(fours.as_mut_ptr().cast(), bytes);
+fn put(codes: [Vector; FOUR], place: usize, into: &mut [Fours; 4]) {
+    let [first, second, third, fourth] = codes;
+    // Whole numbers too small or too large become the smallest or largest code. Each quarter of a vector is packed by
+    // itself, which leaves in it four codes of each row: what a tile holds side by side.
+    let words = _mm512_packs_epi32(_mm512_cvtps_epi32(first), _mm512_cvtps_epi32(second));
+    let others = _mm512_packs_epi32(_mm512_cvtps_epi32(third), _mm512_cvtps_epi32(fourth));
+    let bytes = _mm512_packus_epi16(words, others);
+    let quarters = [
+        _mm512_castsi512_si128(bytes),
+        _mm512_extracti32x4_epi32::<1>(bytes),
+        _mm512_extracti32x4_epi32::<2>(bytes),
+        _mm512_extracti32x4_epi32::<3>(bytes),
+    ];
+    for (fours, quarter) in into.iter_mut().zip(quarters) {
+        let fours = &mut fours[place * FOUR..][..FOUR];
+        // SAFETY: there is place for 16 bytes.
+        unsafe { _mm_storeu_si128(fours.as_mut_ptr().cast(), quarter) };
     }
-    fours
+}
+
+/// The Gaussian error linear unit for what is rounded to a code next: a cubic polynomial in each of 32 pieces, the first of
+/// which is 0 and the last the number itself. Off by 2 × 10⁻⁵ at most, where a step between two codes is some hundredths.
+struct Bend {
+    /// Of the first 16 pieces and the others, by power.
+    factors: [[Vector; 2]; 4],
+}
+
+/// How wide a piece is, and its bounds' centre; the middle of piece 16 is at 0.
+const PIECE: f32 = 0.375;
+
+/// [`Bend::factors`], by power.
+static CUBICS: LazyLock<[[f32; 2 * LANES]; 4]> = LazyLock::new(cubics);
+
+impl Bend {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+    fn new() -> Self {
+        let mut factors = [[splat(0.0); 2]; 4];
+        for (factors, cubics) in factors.iter_mut().zip(&*CUBICS) {
+            *factors = [numbers(cubics), numbers(&cubics[LANES..])];
+        }
+        Self { factors }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+    fn bent(&self, x: Vector) -> Vector {
+        // Added to a number of this size, which has no place for a fraction, the lowest bits count the pieces.
+        const WHOLE: f32 = 12_582_912.0;
+        let within = larger(smaller(x, splat(14.9 * PIECE)), splat(-16.0 * PIECE));
+        let piece = _mm512_castps_si512(times_and(within, splat(1.0 / PIECE), splat(WHOLE + 16.0)));
+        let mut all = splat(0.0);
+        for [low, high] in self.factors.into_iter().rev() {
+            all = times_and(all, x, _mm512_permutex2var_ps(low, piece, high));
+        }
+        all
+    }
+}
+
+/// The cubic polynomials that meet the unit at four places of each piece (Chebyshev's), by power.
+#[expect(clippy::cast_possible_truncation, reason = "single precision is what is wanted")]
+fn cubics() -> [[f32; 2 * LANES]; 4] {
+    let unit = |x: f64| {
+        let far = x.abs().min(FARTHEST.into());
+        let beyond = (-TAIL.iter().fold(0.0, |all, factor| all * far + f64::from(*factor))).exp2();
+        if x < 0.0 { x * beyond } else { x * (1.0 - beyond) }
+    };
+    let mut cubics = [[0.0; 2 * LANES]; 4];
+    let mut middle = -16.0 * f64::from(PIECE);
+    for piece in 0..2 * LANES {
+        let mut factors = [0.0, f64::from(u8::from(piece > 0)), 0.0, 0.0];
+        if piece > 0 && piece < 2 * LANES - 1 {
+            let places = [1.0_f64, 3.0, 5.0, 7.0]
+                .map(|odd| middle + f64::from(PIECE) / 2.0 * (odd * std::f64::consts::PI / 8.0).cos());
+            factors = through(places, places.map(unit));
+        }
+        for (cubics, factor) in cubics.iter_mut().zip(factors) {
+            cubics[piece] = factor as f32;
+        }
+        middle += f64::from(PIECE);
+    }
+    cubics
+}
+
+/// The factors, by power, of the cubic polynomial through four points, by Newton's divided differences.
+fn through(places: [f64; 4], mut values: [f64; 4]) -> [f64; 4] {
+    for order in 1..4 {
+        for at in (order..4).rev() {
+            values[at] = (values[at] - values[at - 1]) / (places[at] - places[at - order]);
+        }
+    }
+    let mut factors = [0.0; 4];
+    for (place, value) in places.into_iter().zip(values).rev() {
+        // What there is so far times (x - place), and the value.
+        for power in (1..4).rev() {
+            factors[power] = factors[power - 1] - place * factors[power];
+        }
+        factors[0] = value - place * factors[0];
+    }
+    factors
+}
+
+/// Rows as columns.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn transpose(rows: [&[f32; LANES]; LANES], into: &mut [[f32; LANES]; LANES]) {
+    for (quarter, into) in into.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        let mut parts = [splat(0.0); 4];
+        for (index, part) in parts.iter_mut().enumerate() {
+            // A fourth of row 0, of row 4, of row 8 and of row 12, and so on.
+            *part = _mm512_castps128_ps512(four(rows[index], quarter));
+            *part = _mm512_insertf32x4::<1>(*part, four(rows[index + 4], quarter));
+            *part = _mm512_insertf32x4::<2>(*part, four(rows[index + 8], quarter));
+            *part = _mm512_insertf32x4::<3>(*part, four(rows[index + 12], quarter));
+        }
+        let [first, second, third, fourth] = parts;
+        let (low, high) = (_mm512_unpacklo_ps(first, second), _mm512_unpackhi_ps(first, second));
+        let (other_low, other_high) = (_mm512_unpacklo_ps(third, fourth), _mm512_unpackhi_ps(third, fourth));
+        let pairs = [(low, other_low), (high, other_high)];
+        for (into, (one, other)) in into.as_chunks_mut::<2>().0.iter_mut().zip(pairs) {
+            let (one, other) = (_mm512_castps_pd(one), _mm512_castps_pd(other));
+            store(&mut into[0], _mm512_castpd_ps(_mm512_unpacklo_pd(one, other)));
+            store(&mut into[1], _mm512_castpd_ps(_mm512_unpackhi_pd(one, other)));
+        }
+    }
 }
 
 #[inline]
@@ -168,12 +289,6 @@ fn sum(x: Vector) -> f32 {
     _mm512_reduce_add_ps(x)
 }
 
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn largest(x: Vector) -> f32 {
-    _mm512_reduce_max_ps(x)
-}
-
 /// The first 16 numbers.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
@@ -201,12 +316,37 @@ fn codes(line: &[u8]) -> __m512i {
     unsafe { _mm512_loadu_si512(line.as_ptr().cast()) }
 }
 
-/// Asks for what comes some lines later: with one tile of rows the weights come from memory as fast as they are asked for.
+/// A fourth of the numbers.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn soon(line: &[u8; 2 * size_of::<Line>()]) {
-    _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().wrapping_add(AHEAD).cast());
-    _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().wrapping_add(AHEAD + size_of::<Line>()).cast());
+fn four(values: &[f32; LANES], quarter: usize) -> __m128 {
+    let values = &values.as_chunks::<4>().0[quarter];
+    // SAFETY: there are four numbers.
+    unsafe { _mm_loadu_ps(values.as_ptr()) }
+}
+
+/// The first 16 whole numbers, as numbers with a fraction.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn converted(values: &[i32]) -> Vector {
+    _mm512_cvtepi32_ps(whole(values))
+}
+
+/// Asks for a line, and for the one beside it, into the second-level cache.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn soon(line: *const [u8; 2 * size_of::<Line>()]) {
+    _mm_prefetch::<_MM_HINT_T1>(line.cast());
+    _mm_prefetch::<_MM_HINT_T1>(line.cast::<i8>().wrapping_add(size_of::<Line>()));
+}
+
+/// Into the first 16 places.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn keep(places: &mut [i32], values: __m512i) {
+    let places = &mut places[..LANES];
+    // SAFETY: there is place for 16 numbers.
+    unsafe { _mm512_storeu_si512(places.as_mut_ptr().cast(), values) };
 }
 
 /// Into the first 16 places.

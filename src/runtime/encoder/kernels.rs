@@ -4,15 +4,15 @@
 //! product; each function is compiled with the instructions that it names, as one that had others would not be inlined.
 
 use super::{
-    PANEL, TILE,
+    FOUR, PANEL, TILE,
     layer::{Asked, Attention, Fours, Rounded},
     weights::{Line, Norm, Product, Rounding},
 };
 
 /// What a layer calls, compiled for some instructions.
 pub(in crate::runtime) struct Kernels {
-    /// Rounds a row into its place of a tile.
-    pub(super) round: fn(&Rounding, &[f32], usize, &mut [Fours]),
+    /// Rounds four rows into their places of a tile, the first, second or third four of it.
+    pub(super) round: fn(&Rounding, &[&[f32]; FOUR], usize, &mut [Fours]),
     /// The rows times the weights, into `[rows, columns]`.
     pub(super) multiply: fn(&Product, &Rounded, &mut [f32]),
     /// The rows times the weights, bent by the Gaussian error linear unit and rounded for the next product.
@@ -23,135 +23,196 @@ pub(in crate::runtime) struct Kernels {
     pub(super) attend: fn(&Asked<'_>, &mut Attention, &mut [f32]),
 }
 
-/// What a tile of rows gives with a panel.
-pub(super) type Block = [[f32; PANEL]; TILE];
+/// Sums of a tile of rows and a panel.
+pub(super) type Block = [[i32; PANEL]; TILE];
 
 /// A tile of rows and a panel.
 pub(super) struct Tile<'a> {
-    pub(super) product: &'a Product,
     pub(super) lines: &'a [[u8; 2 * size_of::<Line>()]],
     pub(super) codes: &'a [Fours],
-    /// Of each row the unrounded channels.
-    pub(super) exact: &'a [f32],
-    /// The panel's first column.
-    pub(super) at: usize,
+    /// What the sums begin with.
+    pub(super) starts: &'a [i32],
+    /// Lines that are to be asked for, one at every so many lines of this panel, a power of two: this tile's share of the
+    /// panel that follows.
+    pub(super) ahead: *const [u8; 2 * size_of::<Line>()],
+    pub(super) every: usize,
 }
+
+/// Minus the binary logarithm of Φ(-x), Φ the distribution function of the normal distribution, as a polynomial, the
+/// highest power first. Fitted by least squares so that the largest error of Φ between 0 and 5.94, where it falls below
+/// 10⁻⁸, is smallest: it is 5 × 10⁻⁸.
+pub(super) const TAIL: [f32; 9] = [
+    2.834_858_8e-6,
+    -3.937_682_8e-5,
+    1.861_754e-4,
+    1.369_493e-4,
+    -7.063_437_7e-3,
+    5.249_619e-2,
+    4.592_082_2e-1,
+    1.151_105_3,
+    1.0,
+];
+
+/// Up to where [`TAIL`] is fitted.
+pub(super) const FARTHEST: f32 = 5.94;
 
 /// [`Kernels`] for the instructions named.
 macro_rules! kernels {
     ($features:literal) => {
         pub(super) const KERNELS: Kernels = Kernels { round, multiply, multiply_for_next, normalise, attend };
 
-        fn round(rounding: &Rounding, row: &[f32], place: usize, codes: &mut [Fours]) {
+        fn round(rounding: &Rounding, rows: &[&[f32]; FOUR], place: usize, codes: &mut [Fours]) {
             // SAFETY: `KERNELS` is given to those only whose processor has the instructions.
-            unsafe { rounded_row(rounding, row, place, codes) }
+            unsafe { rounded_rows(rounding, rows, place, codes) }
         }
 
         fn multiply(product: &Product, rows: &Rounded, out: &mut [f32]) {
             each_block(product, rows, |tile, at, block| {
-                let out = out.chunks_mut(product.columns).skip(tile * TILE);
-                for (values, out) in block.iter().zip(out) {
-                    out[at..at + PANEL].copy_from_slice(values);
-                }
+                // SAFETY: as for `round`.
+                unsafe { write(product, rows, tile, at, block, out) };
             });
         }
 
         fn multiply_for_next(product: &Product, rows: &Rounded, next: &Product, out: &mut Rounded) {
             each_block(product, rows, |tile, at, block| {
-                let fours = next.depth / 4;
-                let codes = &mut out.codes[tile * fours + at / 4..][..PANEL / 4];
-                let count = (rows.rows - tile * TILE).min(TILE);
                 // SAFETY: as for `round`.
-                unsafe { bend(block, count, &next.rounding, at, codes) };
-                for (index, chosen) in next.exact.chosen.iter().enumerate() {
-                    if (at..at + PANEL).contains(chosen) {
-                        for (row, values) in block.iter().take(count).enumerate() {
-                            out.exact[(tile * TILE + row) * out.chosen + index] = values[chosen - at];
-                        }
-                    }
-                }
+                unsafe { write_bent(product, rows, tile, at, block, next, out) };
             });
         }
 
-        /// Calls a function with what each tile of the rows gives with each panel: the tile's number, the panel's first
+        /// Calls a function with the sums of each tile of the rows with each panel: the tile's number, the panel's first
         /// column, and the block.
-        fn each_block(product: &Product, rows: &Rounded, mut take: impl FnMut(usize, usize, &mut Block)) {
-            let fours = product.depth / 4;
-            let mut block = [[0.0; PANEL]; TILE];
+        fn each_block(product: &Product, rows: &Rounded, mut take: impl FnMut(usize, usize, &Block)) {
+            let tiles = rows.codes.chunks_exact(product.depth / 4);
+            let (count, every) = (tiles.len(), 1 << tiles.len().max(1).ilog2());
+            let mut block = [[0; PANEL]; TILE];
             for panel in 0..product.columns / PANEL {
                 let (lines, at) = (product.panel(panel), panel * PANEL);
-                for (tile, codes) in rows.codes.chunks_exact(fours).enumerate() {
-                    let exact = &rows.exact[tile * TILE * rows.chosen..];
-                    let what = Tile { product, lines, codes, exact, at };
+                for (tile, codes) in tiles.clone().enumerate() {
+                    let ahead = lines.as_ptr().wrapping_add(lines.len() + lines.len() * tile / count);
+                    let what = Tile { lines, codes, starts: &product.starts[at..], ahead, every };
                     // SAFETY: as for `round`.
                     unsafe { of_tile(&what, rows.rows - tile * TILE, &mut block) };
-                    take(tile, at, &mut block);
+                    take(tile, at, &block);
                 }
             }
         }
 
-        /// What the sums of rows from `first` on with the columns from `from` on are worth, with what their unrounded
-        /// channels add, into the block from column `at` on.
-        #[target_feature(enable = $features)]
-        fn valued<const ROWS: usize>(
-            tile: &Tile<'_>,
-            first: usize,
-            from: usize,
-            sums: &[Vector; ROWS],
-            block: &mut Block,
-            at: usize,
-        ) {
-            let Tile { product, .. } = tile;
-            let (factors, bias) = (numbers(&product.factors[from..]), numbers(&product.bias[from..]));
-            let mut values = [splat(0.0); ROWS];
-            for (value, sum) in values.iter_mut().zip(sums) {
-                *value = times_and(*sum, factors, bias);
-            }
-            let chosen = product.exact.chosen.len();
-            for (index, weights) in product.exact.weights.chunks_exact(product.columns).enumerate() {
-                let weights = numbers(&weights[from..]);
-                for (row, value) in values.iter_mut().enumerate() {
-                    let exact = tile.exact.get((first + row) * chosen + index).copied().unwrap_or_default();
-                    *value = times_and(splat(exact), weights, *value);
-                }
-            }
-            for (value, row) in values.iter().zip(&mut block[first..first + ROWS]) {
-                store(&mut row[at..], *value);
-            }
-        }
-
-        /// Bends the first rows of a block and rounds them for the next product, of which this is what it takes from
-        /// channel `at` on; the block then holds what was rounded.
-        #[target_feature(enable = $features)]
-        fn bend(block: &mut Block, rows: usize, rounding: &Rounding, at: usize, codes: &mut [Fours]) {
-            let codes = codes.as_chunks_mut::<4>().0;
-            for (row, values) in block.iter_mut().enumerate().take(rows) {
-                let halves = values.as_chunks_mut::<LANES>().0.iter_mut().zip(codes.iter_mut());
-                for (half, (values, codes)) in halves.enumerate() {
-                    let even = even(rounding, at + half * LANES, gelu(numbers(values)));
-                    store(values, even);
-                    put(codes_of(rounding, even), row, codes);
-                }
-            }
-        }
-
-        #[target_feature(enable = $features)]
-        fn rounded_row(rounding: &Rounding, row: &[f32], place: usize, codes: &mut [Fours]) {
-            let vectors = row.as_chunks::<LANES>().0.iter().zip(codes.as_chunks_mut::<4>().0);
-            for (index, (values, codes)) in vectors.enumerate() {
-                let even = even(rounding, index * LANES, numbers(values));
-                put(codes_of(rounding, even), place, codes);
-            }
-        }
-
-        /// What is rounded for inputs from channel `at` on.
+        /// Two vectors, from place `at` on.
         #[inline]
         #[target_feature(enable = $features)]
-        fn even(rounding: &Rounding, at: usize, values: Vector) -> Vector {
-            match &rounding.spread {
-                Some((by, less)) => minus(times(values, numbers(&by[at..])), numbers(&less[at..])),
-                None => values,
+        fn both(values: &[f32], at: usize) -> [Vector; 2] {
+            let values = &values[at..at + PANEL];
+            [numbers(values), numbers(&values[LANES..])]
+        }
+
+        /// What the sums of a row with some columns are worth.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn worth(sums: &[i32; PANEL], factors: [Vector; 2], bias: [Vector; 2]) -> [Vector; 2] {
+            let (low, high) = (converted(sums), converted(&sums[LANES..]));
+            [times_and(low, factors[0], bias[0]), times_and(high, factors[1], bias[1])]
+        }
+
+        /// With what the unrounded channels of a row add to its columns from `at` on.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn with_exact(product: &Product, at: usize, exact: &[f32], mut values: [Vector; 2]) -> [Vector; 2] {
+            for (exact, weights) in exact.iter().zip(product.exact.weights.chunks_exact(product.columns)) {
+                let (exact, [low, high]) = (splat(*exact), both(weights, at));
+                values = [times_and(exact, low, values[0]), times_and(exact, high, values[1])];
             }
+            values
+        }
+
+        /// Writes what a block is worth into its rows of `[rows, columns]`.
+        #[target_feature(enable = $features)]
+        fn write(product: &Product, rows: &Rounded, tile: usize, at: usize, block: &Block, out: &mut [f32]) {
+            let (factors, bias) = (both(&product.factors, at), both(&product.bias, at));
+            let out = out[tile * TILE * product.columns..].chunks_exact_mut(product.columns);
+            for (row, (sums, out)) in block.iter().zip(out).enumerate() {
+                let mut values = worth(sums, factors, bias);
+                if rows.chosen > 0 {
+                    values = with_exact(product, at, rows.exact_of(tile * TILE + row), values);
+                }
+                let out = &mut out[at..at + PANEL];
+                store(out, values[0]);
+                store(&mut out[LANES..], values[1]);
+            }
+        }
+
+        /// Bends what a block is worth and rounds it for the next product, of which this is what it takes from channel `at`
+        /// on.
+        #[target_feature(enable = $features)]
+        fn write_bent(
+            product: &Product,
+            rows: &Rounded,
+            tile: usize,
+            at: usize,
+            block: &Block,
+            next: &Product,
+            out: &mut Rounded,
+        ) {
+            let codes = &mut out.codes[tile * (next.depth / 4) + at / 4..][..PANEL / 4];
+            let [low, high] = codes.as_chunks_mut::<FOUR>().0 else { return };
+            let (factors, bias) = (both(&product.factors, at), both(&product.bias, at));
+            let (scales, shifts) = (both(&next.rounding.scales, at), both(&next.rounding.shifts, at));
+            let (bend, first) = (Bend::new(), tile * TILE);
+            let count = (rows.rows - first).min(TILE);
+            for (place, four) in block.as_chunks::<FOUR>().0.iter().enumerate().take(count.div_ceil(FOUR)) {
+                let mut values = [[splat(0.0); 2]; FOUR];
+                for row in 0..FOUR {
+                    values[row] = worth(&four[row], factors, bias);
+                }
+                if rows.chosen > 0 {
+                    for (row, values) in values.iter_mut().enumerate() {
+                        let exact = rows.exact_of(first + place * FOUR + row);
+                        *values = with_exact(product, at, exact, *values);
+                    }
+                }
+                let (mut lows, mut highs) = ([splat(0.0); FOUR], [splat(0.0); FOUR]);
+                for row in 0..FOUR {
+                    lows[row] = code(bend.bent(values[row][0]), scales[0], shifts[0]);
+                    highs[row] = code(bend.bent(values[row][1]), scales[1], shifts[1]);
+                }
+                put(lows, place, low);
+                put(highs, place, high);
+            }
+            for (index, chosen) in next.exact.chosen.iter().enumerate() {
+                if let Some(within) = chosen.checked_sub(at).filter(|within| *within < PANEL) {
+                    for (row, sums) in block.iter().enumerate().take(count) {
+                        let values = with_exact(product, at, rows.exact_of(first + row), worth(sums, factors, bias));
+                        let mut exact = [0.0; LANES];
+                        store(&mut exact, gelu(values[within / LANES]));
+                        out.exact[(first + row) * out.chosen + index] =
+                            next.rounding.even(*chosen, exact[within % LANES]);
+                    }
+                }
+            }
+        }
+
+        #[target_feature(enable = $features)]
+        fn rounded_rows(rounding: &Rounding, rows: &[&[f32]; FOUR], place: usize, codes: &mut [Fours]) {
+            let factors = rounding.scales.as_chunks::<LANES>().0.iter().zip(rounding.shifts.as_chunks::<LANES>().0);
+            let rows = rows.map(|row| row.as_chunks::<LANES>().0);
+            for (index, (codes, (scales, shifts))) in
+                codes.as_chunks_mut::<FOUR>().0.iter_mut().zip(factors).enumerate()
+            {
+                let (scales, shifts) = (numbers(scales), numbers(shifts));
+                let mut rounded = [splat(0.0); FOUR];
+                for row in 0..FOUR {
+                    rounded[row] = code(numbers(&rows[row][index]), scales, shifts);
+                }
+                put(rounded, place, codes);
+            }
+        }
+
+        /// Codes before they are whole. None is above the largest, as what a whole number cannot hold would come out as the
+        /// smallest.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn code(values: Vector, scales: Vector, shifts: Vector) -> Vector {
+            smaller(times_and(values, scales, shifts), splat(MOST))
         }
 
         fn normalise(one: &[f32], other: &[f32], norm: &Norm, epsilon: f32, out: &mut [f32]) {
@@ -163,20 +224,27 @@ macro_rules! kernels {
         fn normalised(one: &[f32], other: &[f32], (scale, shift): &Norm, epsilon: f32, out: &mut [f32]) {
             #[expect(clippy::cast_precision_loss, reason = "a width is small")]
             let share = 1.0 / out.len() as f32;
-            let out = out.as_chunks_mut::<LANES>().0;
-            let mut all = splat(0.0);
-            for ((out, one), other) in out.iter_mut().zip(one.chunks_exact(LANES)).zip(other.chunks_exact(LANES)) {
-                let both = add(numbers(one), numbers(other));
-                all = add(all, both);
-                store(out, both);
+            // Two sums at a time: one would wait for itself.
+            let out = out.as_chunks_mut::<PANEL>().0;
+            let mut all = [splat(0.0); 2];
+            for ((out, one), other) in out.iter_mut().zip(one.chunks_exact(PANEL)).zip(other.chunks_exact(PANEL)) {
+                for (half, all) in all.iter_mut().enumerate() {
+                    let at = half * LANES;
+                    let both = add(numbers(&one[at..]), numbers(&other[at..]));
+                    *all = add(*all, both);
+                    store(&mut out[at..], both);
+                }
             }
-            let mean = splat(sum(all) * share);
-            let mut squares = splat(0.0);
+            let mean = splat(sum(add(all[0], all[1])) * share);
+            let mut squares = [splat(0.0); 2];
             for out in out.iter() {
-                let off = minus(numbers(out), mean);
-                squares = times_and(off, off, squares);
+                for (half, squares) in squares.iter_mut().enumerate() {
+                    let off = minus(numbers(&out[half * LANES..]), mean);
+                    *squares = times_and(off, off, *squares);
+                }
             }
-            let by = splat(1.0 / (sum(squares) * share + epsilon).sqrt());
+            let by = splat(1.0 / (sum(add(squares[0], squares[1])) * share + epsilon).sqrt());
+            let out = out.as_flattened_mut().as_chunks_mut::<LANES>().0;
             for ((out, scale), shift) in out.iter_mut().zip(scale.chunks_exact(LANES)).zip(shift.chunks_exact(LANES)) {
                 let off = times(minus(numbers(out), mean), by);
                 store(out, times_and(off, numbers(scale), numbers(shift)));
@@ -197,176 +265,193 @@ macro_rules! kernels {
         /// With heads of `VECTORS` vectors.
         #[target_feature(enable = $features)]
         fn all_heads<const VECTORS: usize>(asked: &Asked<'_>, space: &mut Attention, out: &mut [f32]) {
-            let size = VECTORS * LANES;
             let tokens = asked.packed.len() / (3 * asked.width);
-            let long = tokens.next_multiple_of(LANES);
-            space.keys.resize(size * long, 0.0);
-            space.scores.resize(QUERIES * long, 0.0);
+            space.queries.resize(VECTORS * LANES * LANES, 0.0);
+            space.scores.resize(tokens * LANES, 0.0);
             for head in 0..asked.heads {
-                let at = head * size;
-                for (token, row) in asked.packed.chunks_exact(3 * asked.width).enumerate() {
-                    let key = &row[asked.width + at..][..size];
-                    for (place, number) in space.keys[token..].iter_mut().step_by(long).zip(key) {
-                        *place = *number;
-                    }
-                }
-                let mut query = 0;
-                while query < asked.queries.len() {
-                    query += match asked.queries.len() - query {
-                        left if left >= QUERIES && VECTORS <= 2 => {
-                            some_queries::<VECTORS, QUERIES>(asked, head, query, long, space, out)
-                        }
-                        // Twice as wide, half as many.
-                        left if left >= 4 && QUERIES > 4 => {
-                            some_queries::<VECTORS, 4>(asked, head, query, long, space, out)
-                        }
-                        left if left >= 2 => some_queries::<VECTORS, 2>(asked, head, query, long, space, out),
-                        _ => some_queries::<VECTORS, 1>(asked, head, query, long, space, out),
-                    };
+                let mut first = 0;
+                while first < asked.queries.len() {
+                    let count = (asked.queries.len() - first).min(LANES);
+                    some_queries::<VECTORS>(asked, head, first..first + count, space, out);
+                    first += count;
                 }
             }
         }
 
-        /// So many of the queries that are asked, from `first` on, by one head; tells how many that were.
+        /// Up to 16 of the queries that are asked, by one head. Until what the head gathers is summed up, a vector holds a
+        /// number of each query: so none waits for a maximum or a sum across a vector.
         #[target_feature(enable = $features)]
-        fn some_queries<const VECTORS: usize, const COUNT: usize>(
+        fn some_queries<const VECTORS: usize>(
             asked: &Asked<'_>,
             head: usize,
-            first: usize,
-            long: usize,
+            some: Range<usize>,
             space: &mut Attention,
             out: &mut [f32],
-        ) -> usize {
+        ) {
             let (size, width) = (VECTORS * LANES, asked.width);
-            let Attention { keys, scores } = space;
-            let mut queries: [&[f32]; COUNT] = [&[]; COUNT];
-            for (index, query) in queries.iter_mut().enumerate() {
-                *query = &asked.packed[(asked.queries.start + first + index) * 3 * width + head * size..][..size];
+            let Attention { queries, scores } = space;
+            let tokens = asked.packed.len() / (3 * width);
+            // Where there are fewer than 16, the last one again.
+            let mut of_some = [0; LANES];
+            for (index, query) in of_some.iter_mut().enumerate() {
+                *query = asked.queries.start + (some.start + index).min(some.end - 1);
             }
-            let mut from = 0;
-            while from < long {
-                from += match (long - from) / LANES {
-                    1 => scored::<COUNT, 1>(&queries, keys, long, from, scores),
-                    _ => scored::<COUNT, 2>(&queries, keys, long, from, scores),
+            for (part, queries) in queries.as_chunks_mut::<LANES>().0.as_chunks_mut::<LANES>().0.iter_mut().enumerate()
+            {
+                let mut rows = [&[0.0; LANES]; LANES];
+                for (row, query) in rows.iter_mut().zip(of_some) {
+                    *row = sixteen(&asked.packed[query * 3 * width + head * size + part * LANES..]);
+                }
+                transpose(rows, queries);
+            }
+            let keys = &asked.packed[width + head * size..];
+            let mut token = 0;
+            while token < tokens {
+                let (keys, scores) = (&keys[token * 3 * width..], &mut scores[token * LANES..]);
+                token += match tokens - token {
+                    left if left >= KEYS => scored::<VECTORS, KEYS>(queries, keys, 3 * width, scores),
+                    left if left >= 4 && KEYS > 4 => scored::<VECTORS, 4>(queries, keys, 3 * width, scores),
+                    left if left >= 2 => scored::<VECTORS, 2>(queries, keys, 3 * width, scores),
+                    _ => scored::<VECTORS, 1>(queries, keys, 3 * width, scores),
                 };
             }
             #[expect(clippy::cast_precision_loss, reason = "a head is small")]
-            let scale = 1.0 / (size as f32).sqrt();
-            let tokens = asked.packed.len() / (3 * width);
-            let mut totals = [0.0; COUNT];
-            for (index, (scores, total)) in scores.chunks_exact_mut(long).zip(&mut totals).enumerate() {
-                let distances = asked.distances.map(|distances| {
-                    let query = asked.queries.start + first + index;
-                    &distances[(head * asked.padded + query) * asked.padded..][..tokens]
+            let scale = splat(LOG2_E / (size as f32).sqrt());
+            let mut highest = splat(f32::NEG_INFINITY);
+            for (block, scores) in scores.chunks_mut(LANES * LANES).enumerate() {
+                let far = asked.distances.map(|all| {
+                    let of = of_some.map(|query| (head * asked.padded + query) * asked.padded);
+                    nearby(of.map(|from| &all[from..from + tokens][block * LANES..]))
                 });
-                *total = softmax(&mut scores[..], tokens, scale, distances);
+                for (place, score) in scores.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+                    let mut value = times(numbers(score), scale);
+                    if let Some(far) = &far {
+                        value = times_and(numbers(&far[place]), splat(LOG2_E), value);
+                    }
+                    highest = larger(highest, value);
+                    store(score, value);
+                }
             }
+            let mut all = splat(0.0);
+            for score in scores.as_chunks_mut::<LANES>().0 {
+                let weight = power_of_two(minus(numbers(score), highest));
+                all = add(all, weight);
+                store(score, weight);
+            }
+            let mut share = [0.0; LANES];
+            store(&mut share, over(splat(1.0), all));
+            let values = &asked.packed[2 * width + head * size..];
+            let mut index = 0;
+            while index < some.len() {
+                let (scores, share) = (&scores[index..], &share[index..]);
+                let out = &mut out[(some.start + index) * width + head * size..];
+                index += match some.len() - index {
+                    left if left >= QUERIES && VECTORS <= 2 => {
+                        gathered::<VECTORS, QUERIES>(scores, share, values, width, out)
+                    }
+                    // Twice as wide, half as many.
+                    left if left >= 4 && QUERIES > 4 => gathered::<VECTORS, 4>(scores, share, values, width, out),
+                    left if left >= 2 => gathered::<VECTORS, 2>(scores, share, values, width, out),
+                    _ => gathered::<VECTORS, 1>(scores, share, values, width, out),
+                };
+            }
+        }
+
+        /// The first 16 numbers of 16 rows, the first of all rows first; 0 where a row has none.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn nearby(rows: [&[f32]; LANES]) -> [[f32; LANES]; LANES] {
+            let mut near = [[0.0; LANES]; LANES];
+            if rows[0].len() >= LANES {
+                transpose(rows.map(sixteen), &mut near);
+            } else {
+                for (index, row) in rows.iter().enumerate() {
+                    for (place, number) in near.iter_mut().zip(*row) {
+                        place[index] = *number;
+                    }
+                }
+            }
+            near
+        }
+
+        /// The first 16.
+        #[inline]
+        fn sixteen(numbers: &[f32]) -> &[f32; LANES] {
+            &numbers.as_chunks().0[0]
+        }
+
+        /// The products of 16 queries, channel by channel, with the first keys, one every `stride` numbers, into `scores`
+        /// `[keys, 16]`; tells how many keys that were.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn scored<const VECTORS: usize, const COUNT: usize>(
+            queries: &[f32],
+            keys: &[f32],
+            stride: usize,
+            scores: &mut [f32],
+        ) -> usize {
+            let queries = queries.as_chunks::<LANES>().0.as_chunks::<LANES>().0;
+            let mut sums = [splat(0.0); COUNT];
+            for part in 0..VECTORS {
+                let mut rows = [&[0.0; LANES]; COUNT];
+                for (row, keys) in rows.iter_mut().zip(keys.chunks(stride)) {
+                    *row = sixteen(&keys[part * LANES..]);
+                }
+                for (channel, queries) in queries[part].iter().enumerate() {
+                    let queries = numbers(queries);
+                    for (sum, row) in sums.iter_mut().zip(&rows) {
+                        *sum = times_and(queries, splat(row[channel]), *sum);
+                    }
+                }
+            }
+            for (sum, scores) in sums.iter().zip(scores.chunks_exact_mut(LANES)) {
+                store(scores, *sum);
+            }
+            COUNT
+        }
+
+        /// What some queries gather: the sum of the values of all tokens by the weights `[tokens, 16]` of these queries,
+        /// times a share each, into one row of `width` numbers a query; tells how many queries that were.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn gathered<const VECTORS: usize, const COUNT: usize>(
+            weights: &[f32],
+            shares: &[f32],
+            values: &[f32],
+            width: usize,
+            out: &mut [f32],
+        ) -> usize {
             let mut sums = [[splat(0.0); VECTORS]; COUNT];
-            for (token, row) in asked.packed.chunks_exact(3 * width).enumerate() {
-                let value = row[2 * width + head * size..][..size].as_chunks::<LANES>().0;
+            for (values, weights) in values.chunks(3 * width).zip(weights.chunks(LANES)) {
+                let values = values[..VECTORS * LANES].as_chunks::<LANES>().0;
                 let mut vectors = [splat(0.0); VECTORS];
-                for (vector, value) in vectors.iter_mut().zip(value) {
+                for (vector, value) in vectors.iter_mut().zip(values) {
                     *vector = numbers(value);
                 }
+                let weights = &weights[..COUNT];
                 for query in 0..COUNT {
-                    let weight = splat(scores[query * long + token]);
+                    let weight = splat(weights[query]);
                     for vector in 0..VECTORS {
                         sums[query][vector] = times_and(weight, vectors[vector], sums[query][vector]);
                     }
                 }
             }
-            for query in 0..COUNT {
-                let total = splat(totals[query]);
-                let out = &mut out[(first + query) * width + head * size..][..size];
-                for (vector, out) in out.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-                    store(out, over(sums[query][vector], total));
+            for (query, (sums, out)) in sums.iter().zip(out.chunks_mut(width)).enumerate() {
+                let out = &mut out[..VECTORS * LANES];
+                for (sum, out) in sums.iter().zip(out.chunks_exact_mut(LANES)) {
+                    store(out, times(*sum, splat(shares[query])));
                 }
             }
             COUNT
         }
 
-        /// The products of some queries with the keys of `KEYS` vectors of tokens from `from` on, into `scores`
-        /// `[queries, long]`; tells how many tokens that were.
-        #[inline]
-        #[target_feature(enable = $features)]
-        fn scored<const COUNT: usize, const KEYS: usize>(
-            queries: &[&[f32]; COUNT],
-            keys: &[f32],
-            long: usize,
-            from: usize,
-            scores: &mut [f32],
-        ) -> usize {
-            let mut sums = [[splat(0.0); KEYS]; COUNT];
-            for (channel, keys) in keys.chunks_exact(long).enumerate() {
-                let tokens = keys[from..from + KEYS * LANES].as_chunks::<LANES>().0;
-                let mut vectors = [splat(0.0); KEYS];
-                for (vector, tokens) in vectors.iter_mut().zip(tokens) {
-                    *vector = numbers(tokens);
-                }
-                for query in 0..COUNT {
-                    let number = splat(queries[query][channel]);
-                    for key in 0..KEYS {
-                        sums[query][key] = times_and(number, vectors[key], sums[query][key]);
-                    }
-                }
-            }
-            for query in 0..COUNT {
-                for key in 0..KEYS {
-                    store(&mut scores[query * long + from + key * LANES..], sums[query][key]);
-                }
-            }
-            KEYS * LANES
-        }
-
-        /// Scores of so many tokens as weights that are not yet divided by their sum, which it tells; what lies behind them
-        /// weighs nothing.
-        #[inline]
-        #[target_feature(enable = $features)]
-        fn softmax(scores: &mut [f32], tokens: usize, scale: f32, distances: Option<&[f32]>) -> f32 {
-            scores[tokens..].fill(f32::NEG_INFINITY);
-            let mut highest = splat(f32::NEG_INFINITY);
-            for (index, scores) in scores.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-                let mut value = times(numbers(scores), splat(scale));
-                if let Some(distances) = distances.map(|distances| &distances[index * LANES..]) {
-                    let mut added = [0.0; LANES];
-                    match distances.first_chunk() {
-                        Some(distances) => added = *distances,
-                        None => added[..distances.len()].copy_from_slice(distances),
-                    }
-                    value = add(value, numbers(&added));
-                }
-                highest = larger(highest, value);
-                store(scores, value);
-            }
-            let highest = splat(largest(highest));
-            let mut all = splat(0.0);
-            for scores in scores.as_chunks_mut::<LANES>().0 {
-                let weight = power_of_two(times(minus(numbers(scores), highest), splat(LOG2_E)));
-                all = add(all, weight);
-                store(scores, weight);
-            }
-            sum(all)
-        }
-
         /// x Φ(x), Φ the distribution function of the normal distribution.
-        ///
-        /// The binary logarithm of Φ(-|x|) is a polynomial, fitted by least squares so that the largest error of Φ between 0
-        /// and 5.94, where it falls below 10⁻⁸, is smallest: it is 5 × 10⁻⁸.
         #[inline]
         #[target_feature(enable = $features)]
         fn gelu(x: Vector) -> Vector {
-            let far = smaller(magnitude(x), splat(5.94));
-            let mut all = splat(2.834_858_8e-6);
-            for factor in [
-                -3.937_682_8e-5,
-                1.861_754e-4,
-                1.369_493e-4,
-                -7.063_437_7e-3,
-                5.249_619e-2,
-                4.592_082_2e-1,
-                1.151_105_3,
-                1.0,
-            ] {
+            let far = smaller(magnitude(x), splat(FARTHEST));
+            let mut all = splat(0.0);
+            for factor in TAIL {
                 all = times_and(all, far, splat(factor));
             }
             let beyond = power_of_two(minus(splat(0.0), all));
@@ -386,15 +471,6 @@ macro_rules! kernels {
                 all = times_and(all, left, splat(factor));
             }
             scaled(all, power)
-        }
-
-        /// Puts the codes of 16 channels into a row's places of a tile.
-        #[inline]
-        fn put(fours: [[u8; 4]; 4], row: usize, codes: &mut [Fours; 4]) {
-            let [first, second, third, fourth] = codes;
-            if row < TILE {
-                [first[row], second[row], third[row], fourth[row]] = fours;
-            }
         }
     };
 }
@@ -428,13 +504,17 @@ mod tests {
         (0..count).map(|_| next()).collect()
     }
 
+    /// Steps in a whole 1 of the products here.
+    const STEPS: f32 = 50.0;
+
     #[expect(clippy::cast_possible_truncation, reason = "between -64 and 64")]
     fn product(depth: usize, columns: usize, chosen: &[i64], spread: bool) -> Product {
         let codes: Vec<i8> = numbers(depth * columns, 3).iter().map(|number| (number * 64.0) as i8).collect();
         let scales: Vec<f32> = numbers(columns, 5).iter().map(|number| 0.01 + 0.005 * number).collect();
         let spread = spread.then(|| (numbers(depth, 7).iter().map(|by| by + 2.0).collect(), numbers(depth, 9)));
         let exact = (!chosen.is_empty()).then(|| (chosen.to_vec(), numbers(chosen.len() * columns, 11)));
-        Product::new(&codes, &scales, numbers(columns, 13), (0.02, 117), spread, exact, &mut Room::default()).unwrap()
+        Product::new(&codes, &scales, numbers(columns, 13), (1.0 / STEPS, 117), spread, exact, &mut Room::default())
+            .unwrap()
     }
 
     fn rounded(kernels: &Kernels, product: &Product, rows: &[f32]) -> Rounded {
@@ -456,7 +536,7 @@ mod tests {
         let mut out = Vec::new();
         for row in rows.chunks_exact(product.depth) {
             let even = |channel: usize| product.rounding.even(channel, row[channel]);
-            let steps = |channel| (even(channel) * product.rounding.steps).round_ties_even().clamp(-117.0, 138.0);
+            let steps = |channel| (even(channel) * STEPS).round_ties_even().clamp(-117.0, 138.0);
             for column in 0..product.columns {
                 let rounded = (0..product.depth)
                     .map(|channel| f64::from(steps(channel)) * f64::from(codes[channel * product.columns + column]));
@@ -522,9 +602,10 @@ mod tests {
                 for (row, exact) in out.exact.chunks_exact(64).enumerate() {
                     close(exact, &wanted, name);
                     for (channel, even) in exact.iter().enumerate() {
-                        let steps = (even * down.rounding.steps).round_ties_even().clamp(-117.0, 138.0);
                         let code = f32::from(out.codes[channel / 4][row][channel % 4]);
-                        assert!((code - steps - 117.0).abs() < 0.5, "{name}, {even}: {code}");
+                        let steps = (even * STEPS).clamp(-117.0, 138.0);
+                        // Half a step, and a little, as what is bent for a code may be off by 2 × 10⁻⁵.
+                        assert!((code - steps - 117.0).abs() < 0.502, "{name}, {even}: {code}");
                     }
                 }
             }
@@ -579,7 +660,7 @@ mod tests {
                 }
                 for (name, kernels) in all() {
                     // What an earlier text left behind is no key of this one.
-                    let mut space = Attention { keys: vec![f32::NAN; 9 * LANES], scores: vec![f32::NAN; LANES] };
+                    let mut space = Attention { queries: vec![f32::NAN; 9 * LANES], scores: vec![f32::NAN; LANES] };
                     let mut found = vec![f32::NAN; queries.len() * width];
                     let asked = Asked { packed: &packed, queries: queries.clone(), distances, padded, heads, width };
                     (kernels.attend)(&asked, &mut space, &mut found);

@@ -3,10 +3,10 @@
 use std::{ops::Range, sync::Mutex};
 
 use super::{
-    Parallel, TILE,
+    FOUR, Parallel, TILE,
     kernels::Kernels,
     refused,
-    weights::{Layer, Product, Rounding},
+    weights::{Layer, Product},
 };
 /// Rows that are carried through a layer at once: the second-level cache holds what lies between their products.
 const CHUNK: usize = 8 * TILE;
@@ -112,33 +112,40 @@ impl Rounded {
         rows: impl ExactSizeIterator<Item = &'b [f32]>,
     ) {
         self.resize(rows.len(), product);
-        for (index, row) in rows.enumerate() {
-            let codes = &mut self.codes[index / TILE * (product.depth / 4)..][..product.depth / 4];
-            (kernels.round)(&product.rounding, row, index % TILE, codes);
-            let exact = &mut self.exact[index * self.chosen..][..self.chosen];
-            for (place, chosen) in exact.iter_mut().zip(&product.exact.chosen) {
-                *place = product.rounding.even(*chosen, row[*chosen]);
+        let fours = product.depth / 4;
+        let (mut rows, mut index) = (rows.into_iter(), 0);
+        while let Some(first) = rows.next() {
+            // Where fewer than four are left, the first of them again.
+            let mut some = [first; FOUR];
+            let mut count = 1;
+            for (place, row) in some[1..].iter_mut().zip(&mut rows) {
+                *place = row;
+                count += 1;
+            }
+            let codes = &mut self.codes[index / TILE * fours..][..fours];
+            (kernels.round)(&product.rounding, &some, index % TILE / FOUR, codes);
+            for row in &some[..count] {
+                let exact = &mut self.exact[index * self.chosen..][..self.chosen];
+                for (place, chosen) in exact.iter_mut().zip(&product.exact.chosen) {
+                    *place = product.rounding.even(*chosen, row[*chosen]);
+                }
+                index += 1;
             }
         }
     }
-}
 
-impl Rounding {
-    /// What is rounded for an input.
-    pub(super) fn even(&self, channel: usize, input: f32) -> f32 {
-        match &self.spread {
-            Some((by, less)) => input * by[channel] - less[channel],
-            None => input,
-        }
+    /// The unrounded channels of a row; none of one that is not there.
+    pub(super) fn exact_of(&self, row: usize) -> &[f32] {
+        self.exact.get(row * self.chosen..(row + 1) * self.chosen).unwrap_or_default()
     }
 }
 
 /// What an attention works on.
 #[derive(Default)]
 pub(super) struct Attention {
-    /// A head's keys, the first number of each, then the second [head size, tokens up to a whole vector].
-    pub(super) keys: Vec<f32>,
-    /// Of a few queries [queries, tokens up to a whole vector].
+    /// A head's queries, the first number of each, then the second [head size, 16].
+    pub(super) queries: Vec<f32>,
+    /// Of each token those of these queries [tokens, 16].
     pub(super) scores: Vec<f32>,
 }
 
@@ -198,7 +205,6 @@ pub(super) fn run(
         start = end;
     }
     side_by_side(&parts, parallel, |(rows, own, out, start)| {
-        out.fill(0.0);
         own.finish(kernels, layer, batch, packed, rows.clone(), out, *start);
     })
 }
@@ -243,7 +249,7 @@ impl Own {
         out: &mut [f32],
         start: usize,
     ) {
-        let width = batch.width;
+        let (width, mut done) = (batch.width, 0);
         for rows in chunks(rows) {
             let count = rows.len();
             for of_chunk in [&mut self.context, &mut self.product, &mut self.middle] {
@@ -262,10 +268,14 @@ impl Own {
             (kernels.multiply)(&layer.down, &self.gelu, &mut self.product);
             let products = self.product.chunks_exact(width).zip(self.middle.chunks_exact(width));
             for (row, (product, middle)) in rows.zip(products) {
-                let out = &mut out[(batch.places[row] - start) * width..][..width];
-                (kernels.normalise)(product, middle, &layer.second, layer.epsilon, out);
+                // Padding before it becomes nothing.
+                let place = batch.places[row] - start;
+                out[done * width..place * width].fill(0.0);
+                (kernels.normalise)(product, middle, &layer.second, layer.epsilon, &mut out[place * width..][..width]);
+                done = place + 1;
             }
         }
+        out[done * width..].fill(0.0);
     }
 
     /// What the heads gather for some rows, into `context`.

@@ -26,11 +26,33 @@ pub(super) struct Product {
 
 /// How the rows of a product are rounded to whole numbers from 0 to 255.
 pub(super) struct Rounding {
-    /// Steps in a whole 1, and the code of 0.
-    pub(super) steps: f32,
-    pub(super) zero: i32,
+    /// An input times the first, and the second, is its code before that is made whole [depth].
+    pub(super) scales: Vec<f32>,
+    pub(super) shifts: Vec<f32>,
     /// The input times the first, less the second [depth], is what is rounded; where none is there, the input.
     pub(super) spread: Option<(Vec<f32>, Vec<f32>)>,
+}
+
+impl Rounding {
+    /// With so many steps in a whole 1, and the code of 0.
+    fn new(depth: usize, steps: f32, zero: f32, spread: Option<(Vec<f32>, Vec<f32>)>) -> Self {
+        let (scales, shifts) = match &spread {
+            Some((by, less)) => (
+                by.iter().map(|by| by * steps).collect(),
+                less.iter().map(|less| (-less).mul_add(steps, zero)).collect(),
+            ),
+            None => (vec![steps; depth], vec![zero; depth]),
+        };
+        Self { scales, shifts, spread }
+    }
+
+    /// What is rounded for an input.
+    pub(super) fn even(&self, channel: usize, input: f32) -> f32 {
+        match &self.spread {
+            Some((by, less)) => input * by[channel] - less[channel],
+            None => input,
+        }
+    }
 }
 
 /// Channels that are multiplied unrounded besides; none in most products.
@@ -101,7 +123,7 @@ impl Product {
             starts: sums.into_iter().map(|sum| -sum * i32::from(zero)).collect(),
             factors: scales.iter().map(|scale| scale * step).collect(),
             bias,
-            rounding: Rounding { steps: 1.0 / step, zero: i32::from(zero), spread },
+            rounding: Rounding::new(depth, 1.0 / step, zero.into(), spread),
             exact,
         })
     }
