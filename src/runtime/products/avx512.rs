@@ -14,7 +14,7 @@ use std::arch::x86_64::{
     _mm512_fnmadd_ps, _mm512_load_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_max_ps,
     _mm512_mul_ps, _mm512_reduce_add_epi32, _mm512_reduce_add_ps, _mm512_reduce_max_ps, _mm512_roundscale_ps,
     _mm512_scalef_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
-    _mm512_srli_epi16, _mm512_sub_ps,
+    _mm512_slli_epi32, _mm512_srli_epi16, _mm512_sub_ps,
 };
 
 use super::{
@@ -49,16 +49,40 @@ pub(super) fn multiply(weights: &Packed, first: usize, rows: &Activations, piece
             let Some((these, others)) = pieces.split_at_mut_checked(tile) else { return };
             // SAFETY: `Instructions::Avx512Vnni` is made where `available` said yes, and nowhere else.
             unsafe {
-                match (weights.layout().bits, tile) {
-                    (Bits::Four, 1) => product::<4, 1>(panel, rows, row, at, these),
-                    (Bits::Four, 2) => product::<4, 2>(panel, rows, row, at, these),
-                    (Bits::Four, _) => product::<4, 4>(panel, rows, row, at, these),
-                    (Bits::Eight, 1) => product::<8, 1>(panel, rows, row, at, these),
-                    (Bits::Eight, 2) => product::<8, 2>(panel, rows, row, at, these),
-                    (Bits::Eight, _) => product::<8, 4>(panel, rows, row, at, these),
+                match (weights.layout().bits, weights.halved(), tile) {
+                    (Bits::Four, _, 1) => product::<4, 1, false>(panel, rows, row, at, these),
+                    (Bits::Four, _, 2) => product::<4, 2, false>(panel, rows, row, at, these),
+                    (Bits::Four, ..) => product::<4, 4, false>(panel, rows, row, at, these),
+                    (Bits::Eight, false, 1) => product::<8, 1, false>(panel, rows, row, at, these),
+                    (Bits::Eight, false, 2) => product::<8, 2, false>(panel, rows, row, at, these),
+                    (Bits::Eight, false, _) => product::<8, 4, false>(panel, rows, row, at, these),
+                    (Bits::Eight, true, 1) => product::<4, 1, true>(panel, rows, row, at, these),
+                    (Bits::Eight, true, 2) => product::<4, 2, true>(panel, rows, row, at, these),
+                    (Bits::Eight, true, _) => product::<4, 4, true>(panel, rows, row, at, these),
                 }
             }
             (row, pieces) = (row + tile, others);
+        }
+    }
+}
+
+/// The largest of the numbers, and minus infinity of none.
+pub(super) fn largest(values: &[f32]) -> f32 {
+    // SAFETY: as for `multiply`.
+    unsafe { largest_of(values) }
+}
+
+/// Of pieces that [`multiply`] filled from codes in halves, the upper ones, those panels of a row again from whole codes in
+/// which a number is at least `least`, of each row its own.
+pub(super) fn complete(weights: &Packed, first: usize, rows: &Activations, pieces: &mut [&mut [f32]], least: &[f32]) {
+    for (row, (piece, least)) in pieces.iter_mut().zip(least).enumerate() {
+        for (index, values) in piece.chunks_mut(PANEL).enumerate() {
+            if largest(values) >= *least
+                && let Some(panel) = weights.panel(first + index)
+            {
+                // SAFETY: as for `multiply`.
+                unsafe { whole_product(panel, rows, row, values) }
+            }
         }
     }
 }
@@ -101,9 +125,9 @@ pub(super) fn gate(gate: Gate, row: &[f32], out: &mut [f32]) {
 }
 
 /// The product of `ROWS` rows from `first` on with a panel whose blocks have `LINES` lines, into place `at` of each one's
-/// piece.
+/// piece. Of codes in halves the upper ones are taken, and of the lower ones their middle.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn product<const LINES: usize, const ROWS: usize>(
+fn product<const LINES: usize, const ROWS: usize, const HALVED: bool>(
     panel: Panel<'_>,
     rows: &Activations,
     first: usize,
@@ -142,10 +166,14 @@ fn product<const LINES: usize, const ROWS: usize>(
             }
         }
         let of_panel = half_numbers(&of_panel[block]);
-        let zeros = small_numbers(&zeros[block]);
+        let mut zeros = small_numbers(&zeros[block]);
+        if HALVED {
+            zeros = _mm512_sub_ps(zeros, _mm512_set1_ps(7.5));
+        }
         for row in 0..ROWS {
+            let product = if HALVED { _mm512_slli_epi32::<4>(products[row]) } else { products[row] };
             // Whole numbers below 2²⁴, which single precision holds.
-            let product = _mm512_cvtepi32_ps(products[row]);
+            let product = _mm512_cvtepi32_ps(product);
             let product = _mm512_fnmadd_ps(zeros, _mm512_set1_ps(sums[row][block]), product);
             let scale = _mm512_mul_ps(of_panel, _mm512_set1_ps(scales[row][block]));
             totals[row] = _mm512_fmadd_ps(product, scale, totals[row]);
@@ -158,6 +186,49 @@ fn product<const LINES: usize, const ROWS: usize>(
         }
         store(&mut piece[at..], total);
     }
+}
+
+/// The product of a row with a panel whose codes are in halves, as it is of whole ones.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn whole_product(panel: Panel<'_>, rows: &Activations, row: usize, out: &mut [f32]) {
+    let half = _mm512_set1_epi8(15);
+    let blocks = panel.scales.len();
+    let fours = rows.codes[row * blocks * BLOCK..].as_chunks::<4>().0.as_chunks::<8>().0;
+    let (scales, sums) = (&rows.scales[row * blocks..], &rows.sums[row * blocks..]);
+    let mut total = _mm512_setzero_ps();
+    let halves = panel.codes.as_chunks::<4>().0.iter().zip(panel.lower.as_chunks::<4>().0);
+    for (block, (upper, lower)) in halves.enumerate() {
+        let mut products = [_mm512_setzero_si512(); 2];
+        for (product, lines) in products.iter_mut().zip([upper, lower]) {
+            for (line, fours) in lines.iter().zip(fours[block].as_chunks::<2>().0) {
+                let line = loaded(line);
+                let (low, high) = (_mm512_and_si512(line, half), _mm512_and_si512(_mm512_srli_epi16::<4>(line), half));
+                *product = _mm512_dpbusd_epi32(*product, low, same(fours[0]));
+                *product = _mm512_dpbusd_epi32(*product, high, same(fours[1]));
+            }
+        }
+        let [upper, lower] = products;
+        let product = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32::<4>(upper), lower));
+        let zeros = small_numbers(&panel.zeros[block]);
+        let product = _mm512_fnmadd_ps(zeros, _mm512_set1_ps(sums[block]), product);
+        let scale = _mm512_mul_ps(half_numbers(&panel.scales[block]), _mm512_set1_ps(scales[block]));
+        total = _mm512_fmadd_ps(product, scale, total);
+    }
+    total = _mm512_mul_ps(total, _mm512_set1_ps(panel.unit));
+    if let Some(bias) = panel.bias {
+        total = _mm512_add_ps(total, numbers(bias));
+    }
+    store(out, total);
+}
+
+#[target_feature(enable = "avx512f")]
+fn largest_of(values: &[f32]) -> f32 {
+    let (vectors, rest) = values.as_chunks::<PANEL>();
+    let mut largest = _mm512_set1_ps(f32::NEG_INFINITY);
+    for values in vectors {
+        largest = _mm512_max_ps(largest, values_of(values));
+    }
+    rest.iter().fold(_mm512_reduce_max_ps(largest), |largest, value| largest.max(*value))
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]

@@ -10,6 +10,10 @@
 //! What a step does between two products is little, and takes its time by being so many nodes. So a normalisation or a gate
 //! whose result a product alone reads is done with that product, as its rows are rounded ([`Before`]).
 //!
+//! The head of a generator tells a number for each of its tokens, of which a few are likely and all the others count as good
+//! as nothing. So its codes of 8 bits lie in halves: a step reads the upper ones alone, then the lower ones of those tokens
+//! too that come near the largest ([`NEAR`]). What these tell is what whole codes do; what the others tell is a little off.
+//!
 //! Owns the operator, and the change of a graph that puts it in place ([`with_products`]). It needs instructions that not
 //! every processor has ([`Instructions::of_this_processor`]); elsewhere, and in nodes of other kinds, `MatMulNBits` stays.
 //! Runs on the engine thread that runs the session, and on the session's own threads.
@@ -41,6 +45,16 @@ const NAME: &str = "MatMulNBits";
 
 /// The attribute that says what is done before it, by its number.
 const BEFORE: &str = "before";
+
+/// The attribute that says whether it tells how likely tokens are.
+const HEAD: &str = "head";
+
+/// Columns from which a head has its codes in halves: fewer are read in no time.
+const HALVED_FROM: usize = 4096;
+
+/// How far below a row's largest number one may be for it to be computed from whole codes: below that a token is less likely
+/// than the first by a factor of a thousand or more. The upper halves alone are off by some tenths.
+const NEAR: f32 = 7.0;
 
 /// Values that share a scale.
 const BLOCK: usize = 32;
@@ -144,9 +158,11 @@ impl Operator for Products {
         let before = number(BEFORE).ok().and_then(Before::of).ok_or_else(|| refused(BEFORE))?;
         // What is no normalisation has none.
         let epsilon: Option<f32> = context.get("epsilon");
+        let head: Option<i64> = context.get(HEAD);
         Ok(Product {
             layout,
             before,
+            halved: head == Some(1) && columns >= HALVED_FROM,
             epsilon: epsilon.unwrap_or_default(),
             instructions: self.instructions,
             threads: self.threads,
@@ -315,6 +331,8 @@ impl Before {
 struct Product {
     layout: Layout,
     before: Before,
+    /// Whether codes are read in halves.
+    halved: bool,
     epsilon: f32,
     instructions: Instructions,
     threads: usize,
@@ -328,7 +346,9 @@ impl Kernel for Product {
         let parallel = |parts: usize, work: &(dyn Fn(usize) + Sync)| context.par_for(parts, 0, work);
         let packed = match &mut self.packed {
             Some(packed) => packed,
-            empty => empty.insert(packed(self.layout, self.instructions, context, &self.shared, &parallel)?),
+            empty => {
+                empty.insert(packed(self.layout, self.halved, self.instructions, context, &self.shared, &parallel)?)
+            }
         };
         let rows = context.input(0)?.ok_or_else(|| refused("input"))?;
         let (shape, rows) = rows.try_extract_tensor::<f32>()?;
@@ -383,6 +403,7 @@ fn numbers<'a>(tensor: Option<&'a ValueRef<'_>>) -> Result<Option<&'a [f32]>, or
 /// The weights of a product, packed.
 fn packed(
     layout: Layout,
+    halved: bool,
     instructions: Instructions,
     context: &ComputeContext,
     shared: &Shared,
@@ -397,7 +418,7 @@ fn packed(
         zeros.try_extract_tensor::<u8>()?.1,
         numbers(bias.as_ref())?,
     )?;
-    let packed = Packed::new(&weights, instructions, &shared.room, parallel)?;
+    let packed = Packed::new(&weights, halved, instructions, &shared.room, parallel)?;
     let files = shared.files.get_or_init(MappedFiles::now);
     files.forget(weights.codes);
     files.forget(weights.scales);
@@ -424,25 +445,106 @@ fn multiply(
     let part = columns.div_ceil(threads * PARTS).next_multiple_of(PANEL);
     for out in out.chunks_mut(at_once * columns) {
         rounded.fill(instructions, layout, rows.first(out.len() / columns, depth), threads, parallel)?;
-        // Of each part its piece of every row.
-        let mut parts: Vec<Vec<&mut [f32]>> = Vec::new();
-        parts.resize_with(columns.div_ceil(part), Vec::new);
+        // Of each part its piece of every row, and the largest number of each.
+        let mut parts: Vec<(Vec<&mut [f32]>, Vec<f32>)> = Vec::new();
+        parts.resize_with(columns.div_ceil(part), Default::default);
         for row in out.chunks_mut(columns) {
-            for (pieces, piece) in parts.iter_mut().zip(row.chunks_mut(part)) {
+            for ((pieces, _), piece) in parts.iter_mut().zip(row.chunks_mut(part)) {
                 pieces.push(piece);
             }
         }
-        let parts: Vec<Mutex<Vec<&mut [f32]>>> = parts.into_iter().map(Mutex::new).collect();
+        let parts: Vec<Mutex<_>> = parts.into_iter().map(Mutex::new).collect();
         let rounded = &*rounded;
         parallel(parts.len(), &|index| {
-            // Each is locked once, by whom it belongs to.
-            if let Some(Ok(mut pieces)) = parts.get(index).map(Mutex::lock) {
+            // Each is locked once at a time, by whom it belongs to.
+            if let Some(Ok(mut part_of_all)) = parts.get(index).map(Mutex::lock) {
+                let (pieces, largest) = &mut *part_of_all;
                 match instructions {
                     #[cfg(target_arch = "x86_64")]
-                    Instructions::Avx512Vnni => avx512::multiply(weights, index * part / PANEL, rounded, &mut pieces),
+                    Instructions::Avx512Vnni => {
+                        avx512::multiply(weights, index * part / PANEL, rounded, pieces);
+                        if weights.halved() {
+                            largest.extend(pieces.iter().map(|piece| avx512::largest(piece)));
+                        }
+                    }
                 }
             }
         })?;
+        if weights.halved() {
+            let mut least = vec![f32::NEG_INFINITY; rounded.rows()];
+            for part in &parts {
+                let (_, largest) = &*part.lock().unwrap_or_else(PoisonError::into_inner);
+                least.iter_mut().zip(largest).for_each(|(least, largest)| *least = least.max(largest - NEAR));
+            }
+            parallel(parts.len(), &|index| {
+                if let Some(Ok(mut part_of_all)) = parts.get(index).map(Mutex::lock) {
+                    let (pieces, _) = &mut *part_of_all;
+                    match instructions {
+                        #[cfg(target_arch = "x86_64")]
+                        Instructions::Avx512Vnni => {
+                            avx512::complete(weights, index * part / PANEL, rounded, pieces, &least);
+                        }
+                    }
+                }
+            })?;
+        }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn in_turn(parts: usize, work: &(dyn Fn(usize) + Sync)) -> Result<(), ort::Error> {
+        (0..parts).for_each(work);
+        Ok(())
+    }
+
+    /// Numbers from 0 to 1.
+    fn numbers(count: usize, seed: u32) -> Vec<f32> {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            f32::from(u16::try_from(state >> 16).unwrap()) / 65_535.0
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    #[test]
+    fn of_halves_the_largest_numbers_are_those_of_whole_codes_and_the_others_are_close() {
+        let Some(instructions) = Instructions::of_this_processor() else { return };
+        let layout = Layout { bits: Bits::Eight, depth: 96, columns: 1003 };
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 255")]
+        let byte = |number: &f32| (number * 255.0) as u8;
+        let codes: Vec<u8> = numbers(layout.columns * layout.depth, 3).iter().map(byte).collect();
+        let zeros: Vec<u8> = numbers(layout.columns * 3, 5).iter().map(|number| 120 + byte(number) / 16).collect();
+        let scales: Vec<f32> = numbers(layout.columns * 3, 7).iter().map(|number| 0.012 + 0.006 * number).collect();
+        let bias = numbers(layout.columns, 9);
+        let weights = Weights::new(layout, &codes, &scales, &zeros, Some(&bias)).unwrap();
+        for count in [1, 2, 3, 9] {
+            let rows: Vec<f32> = numbers(count * layout.depth, 11).iter().map(|number| 2.0 * number - 1.0).collect();
+            let [whole, halved] = [false, true].map(|halved| {
+                let packed = Packed::new(&weights, halved, instructions, &Mutex::default(), &in_turn).unwrap();
+                assert_eq!(packed.halved(), halved);
+                let rows =
+                    Rows { before: Before::Nothing, values: &rows, added: None, gain: &[], epsilon: 0.0, sums: None };
+                let mut out = vec![f32::NAN; count * layout.columns];
+                multiply(instructions, &packed, rows, &mut out, &mut Activations::default(), 2, &in_turn).unwrap();
+                out
+            });
+            for (whole, halved) in whole.chunks(layout.columns).zip(halved.chunks(layout.columns)) {
+                let largest = whole.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let mut off = 0;
+                for (whole, halved) in whole.iter().zip(halved) {
+                    assert!((whole - halved).abs() < 2.0, "{halved} instead of {whole}");
+                    if *whole > largest - NEAR + 2.0 * 2.0 {
+                        assert_eq!(whole.to_bits(), halved.to_bits(), "{whole} of {largest}");
+                    }
+                    off += usize::from(whole.to_bits() != halved.to_bits());
+                }
+                assert!(off > layout.columns / 8, "{off}: the lower halves of most are not read");
+            }
+        }
+    }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::{BEFORE, BLOCK, Before, DOMAIN, Gate, NAME};
+use super::{BEFORE, BLOCK, Before, DOMAIN, Gate, HEAD, NAME};
 use crate::runtime::{
     nodes::{FLOAT, Graph, LAST, MICROSOFT, Name, Node, ONNX, UINT8, with_graph},
     wire::{field, put_bytes, put_number, real},
@@ -13,6 +13,9 @@ use crate::runtime::{
 
 /// The level at which `MatMulNBits` rounds its rows to 8 bits.
 const ROUNDED: u64 = 4;
+
+/// What a generator's graph calls the numbers that say how likely tokens are.
+const LOGITS: &[u8] = b"logits";
 
 /// `AttributeProto.AttributeType` of a whole number.
 const WHOLE_NUMBER: u64 = 2;
@@ -65,7 +68,8 @@ impl<'a> Graph<'a> {
             });
             let prepared = prepared.unwrap_or_else(plain);
             replaced.extend(prepared.nodes.iter().map(|index| (*index, None)));
-            replaced.insert(index, Some(ours(node, &prepared)));
+            let head = node.outputs.iter().any(|name| self.tells_tokens(name) && alone(name));
+            replaced.insert(index, Some(ours(node, &prepared, head)));
         }
         (!replaced.is_empty()).then(|| self.with(&replaced))
     }
@@ -127,6 +131,14 @@ impl<'a> Graph<'a> {
         })
     }
 
+    /// Whether a value is what the graph says of tokens, but for its shape.
+    fn tells_tokens(&self, name: Name<'_>) -> bool {
+        let reshaped = |node: &Node<'_>| {
+            node.kind == b"Reshape" && node.domain == ONNX && node.input(0) == name && node.outputs == [LOGITS]
+        };
+        name == LOGITS || self.nodes.iter().any(reshaped)
+    }
+
     /// Whether a node is a product that ours can do: of blocks of 32 in 4 or 8 bits with constant weights, whole scales in
     /// single precision and whole zero points, on rows that are rounded to 8 bits.
     fn ours(&self, node: &Node<'_>) -> bool {
@@ -149,7 +161,7 @@ impl<'a> Graph<'a> {
 }
 
 /// The node that stands for a product and what is before it.
-fn ours(node: &Node<'_>, prepared: &Prepared<'_>) -> Vec<u8> {
+fn ours(node: &Node<'_>, prepared: &Prepared<'_>, head: bool) -> Vec<u8> {
     let mut ours = Vec::new();
     let weights = [1, 2, 3].map(|place| node.input(place));
     let [codes, scales, zeros] = weights;
@@ -166,18 +178,20 @@ fn ours(node: &Node<'_>, prepared: &Prepared<'_>) -> Vec<u8> {
     for attribute in node.attributes.values().copied().chain(prepared.epsilon) {
         put_bytes(&mut ours, field::NODE_ATTRIBUTE, attribute);
     }
-    let mut before = Vec::new();
-    put_bytes(&mut before, field::ATTRIBUTE_NAME, BEFORE.as_bytes());
-    put_number(&mut before, field::ATTRIBUTE_NUMBER, prepared.before.number());
-    put_number(&mut before, field::ATTRIBUTE_KIND, WHOLE_NUMBER);
-    put_bytes(&mut ours, field::NODE_ATTRIBUTE, &before);
+    for (name, value) in [(BEFORE, prepared.before.number()), (HEAD, u64::from(head))] {
+        let mut attribute = Vec::new();
+        put_bytes(&mut attribute, field::ATTRIBUTE_NAME, name.as_bytes());
+        put_number(&mut attribute, field::ATTRIBUTE_NUMBER, value);
+        put_number(&mut attribute, field::ATTRIBUTE_KIND, WHOLE_NUMBER);
+        put_bytes(&mut ours, field::NODE_ATTRIBUTE, &attribute);
+    }
     ours
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::wire::{bytes, number};
+    use crate::runtime::wire::{Fields, Value, bytes, number};
 
     fn fixture(name: &str) -> Vec<u8> {
         std::fs::read(format!("tests/fixtures/tiny-products/{name}.onnx")).unwrap()
@@ -219,6 +233,58 @@ mod tests {
             assert_eq!(nodes(&model), [Err(NAME.into())]);
             assert_eq!(nodes(&with_products(&model).unwrap()), [Ok((Before::Nothing, 1))]);
         }
+    }
+
+    #[test]
+    fn a_product_that_tells_how_likely_tokens_are_is_a_head() {
+        let heads = |model: &[u8]| {
+            let model = with_products(model).unwrap();
+            let of = |node: &Node<'_>| node.number(HEAD).unwrap();
+            graph(&model).nodes.iter().filter(|node| node.domain == DOMAIN.as_bytes()).map(of).collect::<Vec<_>>()
+        };
+        let plain = fixture("8");
+        assert_eq!(heads(&plain), [0]);
+        assert_eq!(heads(&telling(&plain, "logits", None)), [1]);
+        assert_eq!(heads(&telling(&plain, "told", Some("logits"))), [1]);
+        assert_eq!(heads(&telling(&plain, "told", Some("states"))), [0]);
+        // Where something else reads what it tells, that is no matter of likely tokens alone.
+        assert_eq!(heads(&showing(&telling(&plain, "told", Some("logits")), "told")), [0]);
+    }
+
+    /// The model of a single product with other names: what that makes, and what this is called in another shape.
+    fn telling(model: &[u8], product: &str, reshaped: Option<&str>) -> Vec<u8> {
+        let mut graph = Vec::new();
+        for field in Fields(bytes(model, field::MODEL_GRAPH).unwrap()) {
+            let field = field.unwrap();
+            let Value::Bytes(value) = field.value else { continue };
+            let mut changed = Vec::new();
+            match field.number {
+                field::GRAPH_NODE => {
+                    for field in Fields(value).map(Option::unwrap) {
+                        match field.number {
+                            field::NODE_OUTPUT => put_bytes(&mut changed, field::NODE_OUTPUT, product.as_bytes()),
+                            _ => changed.extend_from_slice(field.whole),
+                        }
+                    }
+                }
+                field::GRAPH_OUTPUT => {
+                    put_bytes(&mut changed, field::VALUE_NAME, reshaped.unwrap_or(product).as_bytes());
+                }
+                _ => changed.extend_from_slice(value),
+            }
+            put_bytes(&mut graph, field.number, &changed);
+        }
+        if let Some(reshaped) = reshaped {
+            let mut node = Vec::new();
+            put_bytes(&mut node, field::NODE_INPUT, product.as_bytes());
+            put_bytes(&mut node, field::NODE_INPUT, b"shape");
+            put_bytes(&mut node, field::NODE_OUTPUT, reshaped.as_bytes());
+            put_bytes(&mut node, field::NODE_KIND, b"Reshape");
+            put_bytes(&mut graph, field::GRAPH_NODE, &node);
+        }
+        let mut telling = Vec::new();
+        put_bytes(&mut telling, field::MODEL_GRAPH, &graph);
+        telling
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx512;
-use super::{Instructions, Layout, PANEL, Parallel, Weights};
+use super::{Bits, Instructions, Layout, PANEL, Parallel, Weights};
 use crate::runtime::kv::{Pages, Room};
 
 /// Bytes of a line of a cache, which is also a vector. They lie at multiples of that in memory, so that no load crosses two.
@@ -33,6 +33,8 @@ pub(super) struct Packed {
     layout: Layout,
     /// Lines [panels, blocks, lines of a block].
     codes: Pages,
+    /// Where codes of 8 bits are in halves, `codes` are the upper ones and these the lower ones.
+    lower: Option<Pages>,
     /// Numbers of half precision [panels, blocks, columns], in `unit`s: a step is bound by what it reads, and this is up to a
     /// tenth less. They are off by 1 in 4,096 at most, far less than the weights are by their codes.
     scales: Pages,
@@ -48,6 +50,8 @@ pub(super) struct Packed {
 #[derive(Clone, Copy)]
 pub(super) struct Panel<'a> {
     pub(super) codes: &'a [Line],
+    /// Lower halves of codes; none where they are whole.
+    pub(super) lower: &'a [Line],
     pub(super) scales: &'a [Halves],
     pub(super) unit: f32,
     pub(super) zeros: &'a [[u8; PANEL]],
@@ -55,16 +59,18 @@ pub(super) struct Panel<'a> {
 }
 
 impl Packed {
-    /// Packs weights, panels side by side.
+    /// Packs weights, panels side by side; codes of 8 bits in halves, if wanted.
     pub(super) fn new(
         weights: &Weights<'_>,
+        halved: bool,
         instructions: Instructions,
         room: &Mutex<Room>,
         parallel: &Parallel<'_>,
     ) -> Result<Self, ort::Error> {
         let layout = weights.layout;
         let (panels, blocks) = (layout.columns.div_ceil(PANEL), layout.blocks());
-        let lines = blocks * layout.lines_of_a_block();
+        let halved = halved && layout.bits == Bits::Eight;
+        let lines = blocks * layout.lines_of_a_block() / if halved { 2 } else { 1 };
         let zeroed = |bytes| {
             let mut room = room.lock().unwrap_or_else(PoisonError::into_inner);
             room.zeroed(bytes).map_err(|error| ort::Error::new(format!("no memory for a product's weights ({error})")))
@@ -72,6 +78,7 @@ impl Packed {
         let mut packed = Self {
             layout,
             codes: zeroed(panels * lines * LINE)?,
+            lower: halved.then(|| zeroed(panels * lines * LINE)).transpose()?,
             scales: zeroed(panels * blocks * size_of::<Halves>())?,
             unit: unit(weights.scales),
             zeros: zeroed(panels * blocks * PANEL)?,
@@ -82,9 +89,11 @@ impl Packed {
             added.0.iter_mut().zip(bias).for_each(|(place, bias)| *place = *bias);
             packed.bias.push(added);
         }
+        let mut lower = packed.lower.as_mut().map(|lower| lower.chunks_mut(lines * LINE));
         let parts: Vec<_> = packed
             .codes
             .chunks_mut(lines * LINE)
+            .map(|codes| (codes, lower.as_mut().and_then(Iterator::next)))
             .zip(packed.scales.chunks_mut(blocks * size_of::<Halves>()))
             .zip(packed.zeros.chunks_mut(blocks * PANEL))
             .map(Mutex::new)
@@ -93,10 +102,18 @@ impl Packed {
         parallel(parts.len(), &|panel| {
             // Each is locked once, by whom it belongs to.
             if let Some(Ok(mut part)) = parts.get(panel).map(Mutex::lock) {
-                let ((codes, scales), zeros) = &mut *part;
+                let (((codes, lower), scales), zeros) = &mut *part;
                 let (codes, scales, zeros) =
-                    (codes.as_chunks_mut().0, scales.as_chunks_mut().0, zeros.as_chunks_mut().0);
-                pack(weights, panel, codes, zeros);
+                    (codes.as_chunks_mut().0, scales.as_chunks_mut().0, zeros.as_chunks_mut::<PANEL>().0);
+                match lower {
+                    None => pack(weights, panel, codes),
+                    Some(lower) => pack_halves(weights, panel, codes, lower.as_chunks_mut().0),
+                }
+                for (place, column) in weights.columns().skip(panel * PANEL).take(PANEL).enumerate() {
+                    for (block, zero) in zeros.iter_mut().enumerate() {
+                        zero[place] = column.zero(block);
+                    }
+                }
                 let columns = weights.columns().skip(panel * PANEL).take(PANEL);
                 let of_columns: Vec<&[f32]> = columns.map(|column| column.scales).collect();
                 for (block, scales) in scales.iter_mut().enumerate() {
@@ -113,10 +130,13 @@ impl Packed {
     }
 
     /// A panel; there are `columns.div_ceil(PANEL)`.
-    pub(super) fn panel(&self, index: usize) -> Option<Panel<'_>> {
+    pub(super) fn panel<'s>(&'s self, index: usize) -> Option<Panel<'s>> {
         let blocks = self.layout.blocks();
+        let lines = self.layout.lines_of_a_block() / if self.halved() { 2 } else { 1 };
+        let of_panel = |pages: &'s Pages| Some(pages.chunks_exact(blocks * lines * LINE).nth(index)?.as_chunks().0);
         Some(Panel {
-            codes: self.codes.chunks_exact(blocks * self.layout.lines_of_a_block() * LINE).nth(index)?.as_chunks().0,
+            codes: of_panel(&self.codes)?,
+            lower: self.lower.as_ref().map_or(Some(&[][..]), of_panel)?,
             scales: self.scales.chunks_exact(blocks * size_of::<Halves>()).nth(index)?.as_chunks().0,
             unit: self.unit,
             zeros: self.zeros.chunks_exact(blocks * PANEL).nth(index)?.as_chunks().0,
@@ -126,6 +146,11 @@ impl Packed {
 
     pub(super) fn layout(&self) -> Layout {
         self.layout
+    }
+
+    /// Whether its codes are in halves.
+    pub(super) fn halved(&self) -> bool {
+        self.lower.is_some()
     }
 }
 
@@ -142,25 +167,31 @@ fn halves(instructions: Instructions, values: &[f32; PANEL]) -> Halves {
     }
 }
 
-fn pack(weights: &Weights<'_>, panel: usize, codes: &mut [Line], zeros: &mut [[u8; PANEL]]) {
-    let columns = weights.columns().skip(panel * PANEL).take(PANEL);
-    for (place, column) in columns.enumerate() {
-        let (fours, _) = column.codes.as_chunks::<4>();
-        for (line, four) in codes.iter_mut().zip(fours) {
-            line.as_chunks_mut().0[place] = *four;
+fn pack(weights: &Weights<'_>, panel: usize, codes: &mut [Line]) {
+    for (place, column) in weights.columns().skip(panel * PANEL).take(PANEL).enumerate() {
+        for (line, four) in codes.iter_mut().zip(column.codes.as_chunks::<4>().0) {
+            line.as_chunks_mut::<4>().0[place] = *four;
         }
-        for (block, zero) in zeros.iter_mut().enumerate() {
-            zero[place] = column.zero(block);
+    }
+}
+
+/// Halves of codes: of eight of a column a line has the first four in the lower four bits, the others in the upper ones.
+fn pack_halves(weights: &Weights<'_>, panel: usize, upper: &mut [Line], lower: &mut [Line]) {
+    for (place, column) in weights.columns().skip(panel * PANEL).take(PANEL).enumerate() {
+        for ((upper, lower), eight) in upper.iter_mut().zip(&mut *lower).zip(column.codes.as_chunks::<8>().0) {
+            let (upper, lower) = (&mut upper.as_chunks_mut::<4>().0[place], &mut lower.as_chunks_mut::<4>().0[place]);
+            for (within, (upper, lower)) in upper.iter_mut().zip(lower).enumerate() {
+                let (first, other) = (eight[within], eight[within + 4]);
+                *upper = first >> 4 | other & 0xf0;
+                *lower = first & 15 | other << 4;
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::{Bits, Weights},
-        *,
-    };
+    use super::*;
 
     /// A number of half precision that is no infinity.
     fn of_half([low, high]: [u8; 2]) -> f32 {
@@ -182,7 +213,7 @@ mod tests {
             (0..parts).for_each(work);
             Ok(())
         };
-        let packed = Packed::new(&weights, instructions, &Mutex::default(), &in_turn).unwrap();
+        let packed = Packed::new(&weights, false, instructions, &Mutex::default(), &in_turn).unwrap();
         let panel = packed.panel(0).unwrap();
         for (scale, halves) in scales.iter().zip(panel.scales) {
             let [first, rest @ ..] = halves.as_chunks().0 else { unreachable!() };
