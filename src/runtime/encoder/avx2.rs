@@ -10,19 +10,19 @@
 use std::{
     arch::x86_64::{
         __m256, __m256i, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32,
-        _mm_movehdup_ps, _mm_movehl_ps, _mm_storeu_si128, _mm256_add_epi32, _mm256_add_ps, _mm256_andnot_ps,
-        _mm256_blendv_ps, _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cvtepi32_ps,
-        _mm256_cvtps_epi32, _mm256_div_ps, _mm256_extractf128_ps, _mm256_extracti128_si256, _mm256_fmadd_ps,
-        _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_max_ps, _mm256_min_ps,
-        _mm256_mul_ps, _mm256_packs_epi32, _mm256_packus_epi16, _mm256_round_ps, _mm256_set1_epi16, _mm256_set1_epi32,
-        _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_storeu_si256, _mm256_sub_ps,
+        _mm_movehdup_ps, _mm_movehl_ps, _mm_storeu_si128, _mm256_add_epi32, _mm256_add_ps, _mm256_adds_epi16,
+        _mm256_andnot_ps, _mm256_blendv_ps, _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_castsi256_si128,
+        _mm256_cvtepi32_ps, _mm256_cvtps_epi32, _mm256_div_ps, _mm256_extractf128_ps, _mm256_extracti128_si256,
+        _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_max_ps,
+        _mm256_min_ps, _mm256_mul_ps, _mm256_packs_epi32, _mm256_packus_epi16, _mm256_round_ps, _mm256_set1_epi16,
+        _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_storeu_si256, _mm256_sub_ps,
     },
     f32::consts::{LN_2, LOG2_E},
     ops::Range,
 };
 
 use super::{
-    FOUR, LANES, MOST, PANEL, TILE,
+    FOUR, LANES, MOST_STEPS, PANEL, TILE,
     kernels::{Block, FARTHEST, Kernels, TAIL, Tile, kernels},
     layer::{Asked, Attention, Fours, Rounded},
     weights::{Line, Norm, Product, Rounding},
@@ -83,18 +83,20 @@ fn multiply_rows<const ROWS: usize>(tile: &Tile<'_>, first: usize, half: usize, 
     }
 }
 
-/// Puts the codes of 16 channels of four rows into their places of a tile, the first, second or third four of it.
+/// Puts the codes of 16 channels of four rows, so many steps from `zero`, into their places of a tile, the first, second or
+/// third four of it.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn put(codes: [Vector; FOUR], place: usize, into: &mut [Fours; 4]) {
-    let [first, second, third, fourth] = codes;
+fn put(steps: [Vector; FOUR], zero: i16, place: usize, into: &mut [Fours; 4]) {
+    let [first, second, third, fourth] = steps;
+    let zero = _mm256_set1_epi16(zero);
     let halves = [[first.0, second.0, third.0, fourth.0], [first.1, second.1, third.1, fourth.1]];
     for ([first, second, third, fourth], into) in halves.into_iter().zip(into.as_chunks_mut::<2>().0) {
         // Whole numbers too small or too large become the smallest or largest code. Each half of a vector is packed by
         // itself, which leaves in it four codes of each row: what a tile holds side by side.
         let words = _mm256_packs_epi32(_mm256_cvtps_epi32(first), _mm256_cvtps_epi32(second));
         let others = _mm256_packs_epi32(_mm256_cvtps_epi32(third), _mm256_cvtps_epi32(fourth));
-        let bytes = _mm256_packus_epi16(words, others);
+        let bytes = _mm256_packus_epi16(_mm256_adds_epi16(words, zero), _mm256_adds_epi16(others, zero));
         let halves = [_mm256_castsi256_si128(bytes), _mm256_extracti128_si256::<1>(bytes)];
         for (fours, half) in into.iter_mut().zip(halves) {
             let fours = &mut fours[place * FOUR..][..FOUR];

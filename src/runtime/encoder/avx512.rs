@@ -7,14 +7,14 @@
 use std::{
     arch::x86_64::{
         __m128, __m512, __m512i, _CMP_LT_OQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T1, _mm_loadu_ps,
-        _mm_prefetch, _mm_storeu_si128, _mm512_abs_ps, _mm512_add_ps, _mm512_castpd_ps, _mm512_castps_pd,
-        _mm512_castps_si512, _mm512_castps128_ps512, _mm512_castsi512_si128, _mm512_cmp_ps_mask, _mm512_cvtepi32_ps,
-        _mm512_cvtps_epi32, _mm512_div_ps, _mm512_dpbusd_epi32, _mm512_extracti32x4_epi32, _mm512_fmadd_ps,
-        _mm512_insertf32x4, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_blend_ps, _mm512_max_ps, _mm512_min_ps,
-        _mm512_mul_ps, _mm512_packs_epi32, _mm512_packus_epi16, _mm512_permutex2var_ps, _mm512_reduce_add_ps,
-        _mm512_roundscale_ps, _mm512_scalef_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
-        _mm512_storeu_si512, _mm512_sub_ps, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd,
-        _mm512_unpacklo_ps,
+        _mm_prefetch, _mm_storeu_si128, _mm512_abs_ps, _mm512_add_ps, _mm512_adds_epi16, _mm512_castpd_ps,
+        _mm512_castps_pd, _mm512_castps_si512, _mm512_castps128_ps512, _mm512_castsi512_si128, _mm512_cmp_ps_mask,
+        _mm512_cvtepi32_ps, _mm512_cvtps_epi32, _mm512_div_ps, _mm512_dpbusd_epi32, _mm512_extracti32x4_epi32,
+        _mm512_fmadd_ps, _mm512_insertf32x4, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_blend_ps, _mm512_max_ps,
+        _mm512_min_ps, _mm512_mul_ps, _mm512_packs_epi32, _mm512_packus_epi16, _mm512_permutex2var_ps,
+        _mm512_reduce_add_ps, _mm512_roundscale_ps, _mm512_scalef_ps, _mm512_set1_epi16, _mm512_set1_epi32,
+        _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_ps, _mm512_unpackhi_pd,
+        _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
     },
     f32::consts::{LN_2, LOG2_E},
     ops::Range,
@@ -22,7 +22,7 @@ use std::{
 };
 
 use super::{
-    FOUR, LANES, MOST, PANEL, TILE,
+    FOUR, LANES, MOST_STEPS, PANEL, TILE,
     kernels::{Block, FARTHEST, Kernels, TAIL, Tile, kernels},
     layer::{Asked, Attention, Fours, Rounded},
     weights::{Line, Norm, Product, Rounding},
@@ -77,16 +77,18 @@ fn multiply_rows<const ROWS: usize>(tile: &Tile<'_>, block: &mut Block) {
     }
 }
 
-/// Puts the codes of 16 channels of four rows into their places of a tile, the first, second or third four of it.
+/// Puts the codes of 16 channels of four rows, so many steps from `zero`, into their places of a tile, the first, second or
+/// third four of it.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn put(codes: [Vector; FOUR], place: usize, into: &mut [Fours; 4]) {
-    let [first, second, third, fourth] = codes;
+fn put(steps: [Vector; FOUR], zero: i16, place: usize, into: &mut [Fours; 4]) {
+    let [first, second, third, fourth] = steps;
     // Whole numbers too small or too large become the smallest or largest code. Each quarter of a vector is packed by
     // itself, which leaves in it four codes of each row: what a tile holds side by side.
     let words = _mm512_packs_epi32(_mm512_cvtps_epi32(first), _mm512_cvtps_epi32(second));
     let others = _mm512_packs_epi32(_mm512_cvtps_epi32(third), _mm512_cvtps_epi32(fourth));
-    let bytes = _mm512_packus_epi16(words, others);
+    let zero = _mm512_set1_epi16(zero);
+    let bytes = _mm512_packus_epi16(_mm512_adds_epi16(words, zero), _mm512_adds_epi16(others, zero));
     let quarters = [
         _mm512_castsi512_si128(bytes),
         _mm512_extracti32x4_epi32::<1>(bytes),
@@ -100,26 +102,30 @@ fn put(codes: [Vector; FOUR], place: usize, into: &mut [Fours; 4]) {
     }
 }
 
-/// The Gaussian error linear unit for what is rounded to a code next: a cubic polynomial in each of 32 pieces, the first of
-/// which is 0 and the last the number itself. Off by 2 × 10⁻⁵ at most, where a step between two codes is some hundredths.
+/// The Gaussian error linear unit for what is rounded to a code next: a polynomial of the fourth degree in each of 32 pieces,
+/// the first of which is 0 and the last the number itself. Off by 10⁻⁶ at most, where a step between two codes is some
+/// hundredths.
 struct Bend {
     /// Of the first 16 pieces and the others, by power.
-    factors: [[Vector; 2]; 4],
+    factors: [[Vector; 2]; TERMS],
 }
 
-/// How wide a piece is, and its bounds' centre; the middle of piece 16 is at 0.
+/// How wide a piece is; the middle of piece 16 is at 0.
 const PIECE: f32 = 0.375;
 
+/// Terms of a piece's polynomial.
+const TERMS: usize = 5;
+
 /// [`Bend::factors`], by power.
-static CUBICS: LazyLock<[[f32; 2 * LANES]; 4]> = LazyLock::new(cubics);
+static PIECES: LazyLock<[[f32; 2 * LANES]; TERMS]> = LazyLock::new(pieces);
 
 impl Bend {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
     fn new() -> Self {
-        let mut factors = [[splat(0.0); 2]; 4];
-        for (factors, cubics) in factors.iter_mut().zip(&*CUBICS) {
-            *factors = [numbers(cubics), numbers(&cubics[LANES..])];
+        let mut factors = [[splat(0.0); 2]; TERMS];
+        for (factors, pieces) in factors.iter_mut().zip(&*PIECES) {
+            *factors = [numbers(pieces), numbers(&pieces[LANES..])];
         }
         Self { factors }
     }
@@ -139,42 +145,41 @@ impl Bend {
     }
 }
 
-/// The cubic polynomials that meet the unit at four places of each piece (Chebyshev's), by power.
+/// The polynomials that meet the unit at five places of each piece (Chebyshev's), by power.
 #[expect(clippy::cast_possible_truncation, reason = "single precision is what is wanted")]
-fn cubics() -> [[f32; 2 * LANES]; 4] {
+fn pieces() -> [[f32; 2 * LANES]; TERMS] {
     let unit = |x: f64| {
         let far = x.abs().min(FARTHEST.into());
         let beyond = (-TAIL.iter().fold(0.0, |all, factor| all * far + f64::from(*factor))).exp2();
         if x < 0.0 { x * beyond } else { x * (1.0 - beyond) }
     };
-    let mut cubics = [[0.0; 2 * LANES]; 4];
-    let mut middle = -16.0 * f64::from(PIECE);
-    for piece in 0..2 * LANES {
-        let mut factors = [0.0, f64::from(u8::from(piece > 0)), 0.0, 0.0];
-        if piece > 0 && piece < 2 * LANES - 1 {
-            let places = [1.0_f64, 3.0, 5.0, 7.0]
-                .map(|odd| middle + f64::from(PIECE) / 2.0 * (odd * std::f64::consts::PI / 8.0).cos());
-            factors = through(places, places.map(unit));
+    let width = f64::from(PIECE);
+    let mut pieces = [[0.0; 2 * LANES]; TERMS];
+    // All of the last one.
+    pieces[1][2 * LANES - 1] = 1.0;
+    let mut middle = -15.0 * width;
+    for piece in 1..2 * LANES - 1 {
+        let places =
+            [1.0_f64, 3.0, 5.0, 7.0, 9.0].map(|odd| middle + width / 2.0 * (odd * std::f64::consts::PI / 10.0).cos());
+        for (pieces, factor) in pieces.iter_mut().zip(through(places, places.map(unit))) {
+            pieces[piece] = factor as f32;
         }
-        for (cubics, factor) in cubics.iter_mut().zip(factors) {
-            cubics[piece] = factor as f32;
-        }
-        middle += f64::from(PIECE);
+        middle += width;
     }
-    cubics
+    pieces
 }
 
-/// The factors, by power, of the cubic polynomial through four points, by Newton's divided differences.
-fn through(places: [f64; 4], mut values: [f64; 4]) -> [f64; 4] {
-    for order in 1..4 {
-        for at in (order..4).rev() {
+/// The factors, by power, of the polynomial through some points, by Newton's divided differences.
+fn through(places: [f64; TERMS], mut values: [f64; TERMS]) -> [f64; TERMS] {
+    for order in 1..TERMS {
+        for at in (order..TERMS).rev() {
             values[at] = (values[at] - values[at - 1]) / (places[at] - places[at - order]);
         }
     }
-    let mut factors = [0.0; 4];
+    let mut factors = [0.0; TERMS];
     for (place, value) in places.into_iter().zip(values).rev() {
         // What there is so far times (x - place), and the value.
-        for power in (1..4).rev() {
+        for power in (1..TERMS).rev() {
             factors[power] = factors[power - 1] - place * factors[power];
         }
         factors[0] = value - place * factors[0];

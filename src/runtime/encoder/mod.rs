@@ -52,8 +52,8 @@ const LANES: usize = 16;
 /// Rows that are rounded together, and inputs whose codes lie side by side.
 const FOUR: usize = 4;
 
-/// The largest code of a row.
-const MOST: f32 = 255.0;
+/// Steps of a rounding up to which they differ: more are as many codes as there are.
+const MOST_STEPS: f32 = 255.0;
 
 /// Widths of an attention head that there is code for.
 const HEAD_SIZES: [usize; 3] = [16, 32, 64];

@@ -26,24 +26,25 @@ pub(super) struct Product {
 
 /// How the rows of a product are rounded to whole numbers from 0 to 255.
 pub(super) struct Rounding {
-    /// An input times the first, and the second, is its code before that is made whole [depth].
+    /// An input times the first, and the second, are so many steps, before they are made whole [depth].
     pub(super) scales: Vec<f32>,
     pub(super) shifts: Vec<f32>,
+    /// The code of no step.
+    pub(super) zero: i16,
     /// The input times the first, less the second [depth], is what is rounded; where none is there, the input.
     pub(super) spread: Option<(Vec<f32>, Vec<f32>)>,
 }
 
 impl Rounding {
     /// With so many steps in a whole 1, and the code of 0.
-    fn new(depth: usize, steps: f32, zero: f32, spread: Option<(Vec<f32>, Vec<f32>)>) -> Self {
+    fn new(depth: usize, steps: f32, zero: i16, spread: Option<(Vec<f32>, Vec<f32>)>) -> Self {
         let (scales, shifts) = match &spread {
-            Some((by, less)) => (
-                by.iter().map(|by| by * steps).collect(),
-                less.iter().map(|less| (-less).mul_add(steps, zero)).collect(),
-            ),
-            None => (vec![steps; depth], vec![zero; depth]),
+            Some((by, less)) => {
+                (by.iter().map(|by| by * steps).collect(), less.iter().map(|less| -less * steps).collect())
+            }
+            None => (vec![steps; depth], vec![0.0; depth]),
         };
-        Self { scales, shifts, spread }
+        Self { scales, shifts, zero, spread }
     }
 
     /// What is rounded for an input.
