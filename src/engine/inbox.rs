@@ -21,6 +21,8 @@ pub(super) struct Inbox<T> {
 struct State<T> {
     queue: VecDeque<T>,
     closed: bool,
+    /// Workers that wait. To wake nobody is a call of the system, too, so it is left out where there is nobody.
+    waiting: usize,
 }
 
 /// The queue, held exclusively by one worker.
@@ -31,7 +33,11 @@ pub(super) struct Held<'a, T> {
 
 impl<T> Inbox<T> {
     pub(super) fn new(capacity: usize) -> Self {
-        Self { state: Mutex::new(State { queue: VecDeque::new(), closed: false }), arrived: Condvar::new(), capacity }
+        Self {
+            state: Mutex::new(State { queue: VecDeque::new(), closed: false, waiting: 0 }),
+            arrived: Condvar::new(),
+            capacity,
+        }
     }
 
     /// Queues all items or none. Before it refuses, those in the queue make room that `wanted` does not give back. That
@@ -48,22 +54,27 @@ impl<T> Inbox<T> {
                 return Err(EngineError::Overloaded);
             }
         }
-        state.queue.extend(items);
-        drop(state);
-        self.arrived.notify_all();
+        self.extend(state, items);
         Ok(())
     }
 
     /// Queues all items, however many there are: what goes with something that was let in.
     pub(super) fn add(&self, items: Vec<T>) -> Result<(), EngineError> {
-        let mut state = self.lock();
+        let state = self.lock();
         if state.closed {
             return Err(EngineError::ShuttingDown);
         }
-        state.queue.extend(items);
-        drop(state);
-        self.arrived.notify_all();
+        self.extend(state, items);
         Ok(())
+    }
+
+    fn extend(&self, mut state: MutexGuard<'_, State<T>>, items: Vec<T>) {
+        state.queue.extend(items);
+        let waiting = state.waiting > 0;
+        drop(state);
+        if waiting {
+            self.arrived.notify_all();
+        }
     }
 
     pub(super) fn capacity(&self) -> usize {
@@ -119,11 +130,13 @@ impl<T> Held<'_, T> {
 
     /// Lets go until something arrives, the inbox closes, or the timeout passes.
     pub(super) fn wait(self, timeout: Option<Duration>) -> Self {
-        let Self { inbox, guard } = self;
-        let guard = match timeout {
+        let Self { inbox, mut guard } = self;
+        guard.waiting += 1;
+        let mut guard = match timeout {
             None => inbox.arrived.wait(guard).unwrap_or_else(PoisonError::into_inner),
             Some(timeout) => inbox.arrived.wait_timeout(guard, timeout).unwrap_or_else(PoisonError::into_inner).0,
         };
+        guard.waiting -= 1;
         Self { inbox, guard }
     }
 }

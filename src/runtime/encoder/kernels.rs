@@ -343,16 +343,17 @@ macro_rules! kernels {
             let values = &asked.packed[2 * width + head * size..];
             let mut index = 0;
             while index < some.len() {
-                let (scores, share) = (&scores[index..], &share[index..]);
                 let out = &mut out[(some.start + index) * width + head * size..];
                 index += match some.len() - index {
                     left if left >= QUERIES && VECTORS <= 2 => {
-                        gathered::<VECTORS, QUERIES>(scores, share, values, width, out)
+                        gathered::<VECTORS, QUERIES>(scores, &share, index, values, width, out)
                     }
                     // Twice as wide, half as many.
-                    left if left >= 4 && QUERIES > 4 => gathered::<VECTORS, 4>(scores, share, values, width, out),
-                    left if left >= 2 => gathered::<VECTORS, 2>(scores, share, values, width, out),
-                    _ => gathered::<VECTORS, 1>(scores, share, values, width, out),
+                    left if left >= 4 && QUERIES > 4 => {
+                        gathered::<VECTORS, 4>(scores, &share, index, values, width, out)
+                    }
+                    left if left >= 2 => gathered::<VECTORS, 2>(scores, &share, index, values, width, out),
+                    _ => gathered::<VECTORS, 1>(scores, &share, index, values, width, out),
                 };
             }
         }
@@ -394,8 +395,8 @@ macro_rules! kernels {
             let mut sums = [splat(0.0); COUNT];
             for part in 0..VECTORS {
                 let mut rows = [&[0.0; LANES]; COUNT];
-                for (row, keys) in rows.iter_mut().zip(keys.chunks(stride)) {
-                    *row = sixteen(&keys[part * LANES..]);
+                for (key, row) in rows.iter_mut().enumerate() {
+                    *row = sixteen(&keys[key * stride + part * LANES..]);
                 }
                 for (channel, queries) in queries[part].iter().enumerate() {
                     let queries = numbers(queries);
@@ -410,25 +411,26 @@ macro_rules! kernels {
             COUNT
         }
 
-        /// What some queries gather: the sum of the values of all tokens by the weights `[tokens, 16]` of these queries,
-        /// times a share each, into one row of `width` numbers a query; tells how many queries that were.
+        /// What queries gather from number `first` of 16 on: the sum of the values of all tokens by their weights
+        /// `[tokens, 16]`, times a share each, into one row of `width` numbers a query; tells how many queries that were.
         #[inline]
         #[target_feature(enable = $features)]
         fn gathered<const VECTORS: usize, const COUNT: usize>(
             weights: &[f32],
-            shares: &[f32],
+            shares: &[f32; LANES],
+            first: usize,
             values: &[f32],
             width: usize,
             out: &mut [f32],
         ) -> usize {
             let mut sums = [[splat(0.0); VECTORS]; COUNT];
-            for (values, weights) in values.chunks(3 * width).zip(weights.chunks(LANES)) {
-                let values = values[..VECTORS * LANES].as_chunks::<LANES>().0;
+            for (token, weights) in weights.as_chunks::<LANES>().0.iter().enumerate() {
+                let values = values[token * 3 * width..][..VECTORS * LANES].as_chunks::<LANES>().0;
                 let mut vectors = [splat(0.0); VECTORS];
                 for (vector, value) in vectors.iter_mut().zip(values) {
                     *vector = numbers(value);
                 }
-                let weights = &weights[..COUNT];
+                let weights = &weights[first..first + COUNT];
                 for query in 0..COUNT {
                     let weight = splat(weights[query]);
                     for vector in 0..VECTORS {
@@ -436,10 +438,10 @@ macro_rules! kernels {
                     }
                 }
             }
-            for (query, (sums, out)) in sums.iter().zip(out.chunks_mut(width)).enumerate() {
-                let out = &mut out[..VECTORS * LANES];
-                for (sum, out) in sums.iter().zip(out.chunks_exact_mut(LANES)) {
-                    store(out, times(*sum, splat(shares[query])));
+            for (query, sums) in sums.iter().enumerate() {
+                let out = &mut out[query * width..][..VECTORS * LANES];
+                for (sum, out) in sums.iter().zip(out.as_chunks_mut::<LANES>().0) {
+                    store(out, times(*sum, splat(shares[first + query])));
                 }
             }
             COUNT
