@@ -496,6 +496,7 @@ fn multiply(
 mod tests {
     use super::*;
 
+    #[expect(clippy::unnecessary_wraps, reason = "as the runtime's own")]
     fn in_turn(parts: usize, work: &(dyn Fn(usize) + Sync)) -> Result<(), ort::Error> {
         (0..parts).for_each(work);
         Ok(())
