@@ -4,7 +4,7 @@ use std::{mem, sync::Mutex};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx512;
-use super::{Before, Instructions, Layout, Parallel};
+use super::{BLOCK, Before, Instructions, Layout, Parallel};
 
 /// Values from which several rows are rounded side by side: fewer are done before other threads would begin.
 const SHARED_FROM: usize = 1 << 13;
@@ -140,6 +140,12 @@ impl Activations {
             }
             Ok(())
         }
+    }
+
+    /// The sum of the squares of each block's rounded values, [rows, blocks].
+    pub(super) fn energies(&self) -> Vec<f32> {
+        let squares = |block: &[i8; BLOCK]| block.iter().map(|code| f32::from(*code) * f32::from(*code)).sum();
+        self.codes.as_chunks().0.iter().map(squares).collect()
     }
 
     /// How many rows there are.

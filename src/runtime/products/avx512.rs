@@ -11,14 +11,14 @@ use std::arch::x86_64::{
     _mm256_loadu_si256, _mm256_set_m128i, _mm256_setr_epi8, _mm256_shuffle_epi8, _mm256_storeu_si256, _mm512_abs_ps,
     _mm512_add_epi32, _mm512_add_ps, _mm512_and_si512, _mm512_cvtepi32_epi8, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32,
     _mm512_cvtph_ps, _mm512_cvtps_epi32, _mm512_cvtps_ph, _mm512_div_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps,
-    _mm512_fnmadd_ps, _mm512_load_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_max_ps,
-    _mm512_mul_ps, _mm512_reduce_add_epi32, _mm512_reduce_add_ps, _mm512_reduce_max_ps, _mm512_roundscale_ps,
-    _mm512_scalef_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
-    _mm512_slli_epi32, _mm512_srli_epi16, _mm512_sub_ps,
+    _mm512_fnmadd_ps, _mm512_load_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_reduce_max_ps,
+    _mm512_mask_storeu_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_reduce_add_epi32, _mm512_reduce_add_ps,
+    _mm512_reduce_max_ps, _mm512_roundscale_ps, _mm512_scalef_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_sqrt_ps, _mm512_srli_epi16, _mm512_sub_ps,
 };
 
 use super::{
-    BLOCK, Bits, Gate, PANEL,
+    BLOCK, Bits, Bounds, Gate, PANEL,
     activations::Activations,
     packed::{Halves, Lanes, Line, Packed, Panel},
 };
@@ -49,16 +49,13 @@ pub(super) fn multiply(weights: &Packed, first: usize, rows: &Activations, piece
             let Some((these, others)) = pieces.split_at_mut_checked(tile) else { return };
             // SAFETY: `Instructions::Avx512Vnni` is made where `available` said yes, and nowhere else.
             unsafe {
-                match (weights.layout().bits, weights.halved(), tile) {
-                    (Bits::Four, _, 1) => product::<4, 1, false>(panel, rows, row, at, these),
-                    (Bits::Four, _, 2) => product::<4, 2, false>(panel, rows, row, at, these),
-                    (Bits::Four, ..) => product::<4, 4, false>(panel, rows, row, at, these),
-                    (Bits::Eight, false, 1) => product::<8, 1, false>(panel, rows, row, at, these),
-                    (Bits::Eight, false, 2) => product::<8, 2, false>(panel, rows, row, at, these),
-                    (Bits::Eight, false, _) => product::<8, 4, false>(panel, rows, row, at, these),
-                    (Bits::Eight, true, 1) => product::<4, 1, true>(panel, rows, row, at, these),
-                    (Bits::Eight, true, 2) => product::<4, 2, true>(panel, rows, row, at, these),
-                    (Bits::Eight, true, _) => product::<4, 4, true>(panel, rows, row, at, these),
+                match (weights.layout().bits, tile) {
+                    (Bits::Four, 1) => product::<4, 1>(panel, rows, row, at, these),
+                    (Bits::Four, 2) => product::<4, 2>(panel, rows, row, at, these),
+                    (Bits::Four, _) => product::<4, 4>(panel, rows, row, at, these),
+                    (Bits::Eight, 1) => product::<8, 1>(panel, rows, row, at, these),
+                    (Bits::Eight, 2) => product::<8, 2>(panel, rows, row, at, these),
+                    (Bits::Eight, _) => product::<8, 4>(panel, rows, row, at, these),
                 }
             }
             (row, pieces) = (row + tile, others);
@@ -66,22 +63,61 @@ pub(super) fn multiply(weights: &Packed, first: usize, rows: &Activations, piece
     }
 }
 
-/// The largest of the numbers, and minus infinity of none.
-pub(super) fn largest(values: &[f32]) -> f32 {
-    // SAFETY: as for `multiply`.
-    unsafe { largest_of(values) }
+/// As [`multiply`], of codes in halves: the upper ones, and of the lower ones what they are in the mean. How far that may be
+/// off goes to `bounds`, with `energies` `[rows, blocks]`, the sums of the squares of a block's rounded values.
+pub(super) fn multiply_upper(
+    weights: &Packed,
+    first: usize,
+    rows: &Activations,
+    energies: &[f32],
+    pieces: &mut [&mut [f32]],
+    bounds: &mut Bounds,
+) {
+    let panels = pieces.first().map_or(0, |piece| piece.len()).div_ceil(PANEL);
+    bounds.least = vec![f32::NEG_INFINITY; rows.rows()];
+    bounds.most = vec![f32::NEG_INFINITY; rows.rows() * panels];
+    for index in 0..panels {
+        let Some(panel) = weights.panel(first + index) else { return };
+        let (mut row, mut pieces) = (0, &mut *pieces);
+        while row < rows.rows() && !pieces.is_empty() {
+            let tile = match rows.rows() - row {
+                1 => 1,
+                2 | 3 => 2,
+                _ => 4,
+            };
+            let Some((these, others)) = pieces.split_at_mut_checked(tile) else { return };
+            let bounds = (&mut bounds.least[row..], &mut bounds.most[row * panels + index..]);
+            // SAFETY: as for `multiply`.
+            unsafe {
+                match tile {
+                    1 => upper_product::<1>(panel, rows, energies, row, index * PANEL, these, bounds, panels),
+                    2 => upper_product::<2>(panel, rows, energies, row, index * PANEL, these, bounds, panels),
+                    _ => upper_product::<4>(panel, rows, energies, row, index * PANEL, these, bounds, panels),
+                }
+            }
+            (row, pieces) = (row + tile, others);
+        }
+    }
 }
 
-/// Of pieces that [`multiply`] filled from codes in halves, the upper ones, those panels of a row again from whole codes in
-/// which a number is at least `least`, of each row its own.
-pub(super) fn complete(weights: &Packed, first: usize, rows: &Activations, pieces: &mut [&mut [f32]], least: &[f32]) {
-    for (row, (piece, least)) in pieces.iter_mut().zip(least).enumerate() {
-        for (index, values) in piece.chunks_mut(PANEL).enumerate() {
-            if largest(values) >= *least
+/// Of pieces that [`multiply_upper`] filled those panels of a row again, from whole codes, in which a number may be `wanted`
+/// or more, of each row its own.
+pub(super) fn complete(
+    weights: &Packed,
+    first: usize,
+    rows: &Activations,
+    pieces: &mut [&mut [f32]],
+    bounds: &Bounds,
+    wanted: &[f32],
+) {
+    for (row, (piece, wanted)) in pieces.iter_mut().zip(wanted).enumerate() {
+        let panels = piece.len().div_ceil(PANEL);
+        for (index, out) in piece.chunks_mut(PANEL).enumerate() {
+            if bounds.most[row * panels + index] >= *wanted
                 && let Some(panel) = weights.panel(first + index)
             {
                 // SAFETY: as for `multiply`.
-                unsafe { whole_product(panel, rows, row, values) }
+                unsafe { whole_product(panel, rows, row, out) }
             }
         }
     }
@@ -125,9 +161,9 @@ pub(super) fn gate(gate: Gate, row: &[f32], out: &mut [f32]) {
 }
 
 /// The product of `ROWS` rows from `first` on with a panel whose blocks have `LINES` lines, into place `at` of each one's
-/// piece. Of codes in halves the upper ones are taken, and of the lower ones their middle.
+/// piece.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn product<const LINES: usize, const ROWS: usize, const HALVED: bool>(
+fn product<const LINES: usize, const ROWS: usize>(
     panel: Panel<'_>,
     rows: &Activations,
     first: usize,
@@ -166,14 +202,10 @@ fn product<const LINES: usize, const ROWS: usize, const HALVED: bool>(
             }
         }
         let of_panel = half_numbers(&of_panel[block]);
-        let mut zeros = small_numbers(&zeros[block]);
-        if HALVED {
-            zeros = _mm512_sub_ps(zeros, _mm512_set1_ps(7.5));
-        }
+        let zeros = small_numbers(&zeros[block]);
         for row in 0..ROWS {
-            let product = if HALVED { _mm512_slli_epi32::<4>(products[row]) } else { products[row] };
             // Whole numbers below 2²⁴, which single precision holds.
-            let product = _mm512_cvtepi32_ps(product);
+            let product = _mm512_cvtepi32_ps(products[row]);
             let product = _mm512_fnmadd_ps(zeros, _mm512_set1_ps(sums[row][block]), product);
             let scale = _mm512_mul_ps(of_panel, _mm512_set1_ps(scales[row][block]));
             totals[row] = _mm512_fmadd_ps(product, scale, totals[row]);
@@ -221,14 +253,73 @@ fn whole_product(panel: Panel<'_>, rows: &Activations, row: usize, out: &mut [f3
     store(out, total);
 }
 
-#[target_feature(enable = "avx512f")]
-fn largest_of(values: &[f32]) -> f32 {
-    let (vectors, rest) = values.as_chunks::<PANEL>();
-    let mut largest = _mm512_set1_ps(f32::NEG_INFINITY);
-    for values in vectors {
-        largest = _mm512_max_ps(largest, values_of(values));
+/// As [`product`], of a panel of which the upper halves of codes are read. Of each row it raises the first bound to what the
+/// largest number is at least, and sets one of `panels` to what it is at most, but for errors that are more than three times
+/// what they are in the mean.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+#[expect(clippy::too_many_arguments, reason = "what it reads, and where it writes")]
+fn upper_product<const ROWS: usize>(
+    panel: Panel<'_>,
+    rows: &Activations,
+    energies: &[f32],
+    first: usize,
+    at: usize,
+    pieces: &mut [&mut [f32]],
+    (least, most): (&mut [f32], &mut [f32]),
+    panels: usize,
+) {
+    // The mean of the lower halves, and their variance.
+    const MIDDLE: f32 = 7.5;
+    const VARIANCE: f32 = 255.0 / 12.0;
+    let half = _mm512_set1_epi8(15);
+    let blocks = panel.scales.len();
+    let (lines, zeros) = (&panel.codes.as_chunks::<4>().0[..blocks], &panel.zeros[..blocks]);
+    let mut codes: [&[[[i8; 4]; 8]]; ROWS] = [&[]; ROWS];
+    let (mut scales, mut sums, mut squares) = ([&[][..]; ROWS], [&[][..]; ROWS], [&[][..]; ROWS]);
+    for row in 0..ROWS {
+        let from = (first + row) * blocks;
+        codes[row] = &rows.codes[from * BLOCK..].as_chunks::<4>().0.as_chunks().0[..blocks];
+        scales[row] = &rows.scales[from..][..blocks];
+        sums[row] = &rows.sums[from..][..blocks];
+        squares[row] = &energies[from..][..blocks];
     }
-    rest.iter().fold(_mm512_reduce_max_ps(largest), |largest, value| largest.max(*value))
+    let (mut totals, mut variances) = ([_mm512_setzero_ps(); ROWS], [_mm512_setzero_ps(); ROWS]);
+    for block in 0..blocks {
+        let mut products = [_mm512_setzero_si512(); ROWS];
+        for (index, line) in lines[block].iter().enumerate() {
+            let line = loaded(line);
+            let (low, high) = (_mm512_and_si512(line, half), _mm512_and_si512(_mm512_srli_epi16::<4>(line), half));
+            for row in 0..ROWS {
+                products[row] = _mm512_dpbusd_epi32(products[row], low, same(codes[row][block][index * 2]));
+                products[row] = _mm512_dpbusd_epi32(products[row], high, same(codes[row][block][index * 2 + 1]));
+            }
+        }
+        let of_panel = half_numbers(&panel.scales[block]);
+        let zeros = _mm512_sub_ps(small_numbers(&zeros[block]), _mm512_set1_ps(MIDDLE));
+        for row in 0..ROWS {
+            let product = _mm512_cvtepi32_ps(_mm512_slli_epi32::<4>(products[row]));
+            let product = _mm512_fnmadd_ps(zeros, _mm512_set1_ps(sums[row][block]), product);
+            let scale = _mm512_mul_ps(of_panel, _mm512_set1_ps(scales[row][block]));
+            totals[row] = _mm512_fmadd_ps(product, scale, totals[row]);
+            let square = _mm512_mul_ps(scale, scale);
+            variances[row] = _mm512_fmadd_ps(square, _mm512_set1_ps(squares[row][block]), variances[row]);
+        }
+    }
+    for (row, piece) in pieces.iter_mut().enumerate().take(ROWS) {
+        let mut total = _mm512_mul_ps(totals[row], _mm512_set1_ps(panel.unit));
+        let variance = _mm512_mul_ps(variances[row], _mm512_set1_ps(panel.unit * panel.unit * VARIANCE));
+        if let Some(bias) = panel.bias {
+            total = _mm512_add_ps(total, numbers(bias));
+        }
+        let out = &mut piece[at..];
+        // Of errors to either side those above raise a probability by more than those below lower it: in the mean by half of
+        // the variance, which is taken off.
+        store(out, _mm512_fnmadd_ps(variance, _mm512_set1_ps(0.5), total));
+        let off = _mm512_mul_ps(_mm512_sqrt_ps(variance), _mm512_set1_ps(3.0));
+        let there = columns_of(out);
+        least[row] = least[row].max(_mm512_mask_reduce_max_ps(there, _mm512_sub_ps(total, off)));
+        most[row * panels] = _mm512_mask_reduce_max_ps(there, _mm512_add_ps(total, off));
+    }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
@@ -391,11 +482,16 @@ fn halves(values: &[f32; BLOCK]) -> (__m512, __m512) {
     unsafe { (_mm512_loadu_ps(values.as_ptr()), _mm512_loadu_ps(values.as_ptr().add(16))) }
 }
 
+/// Which columns of a panel there is place for.
+fn columns_of(place: &[f32]) -> u16 {
+    if place.len() < PANEL { (1 << place.len()) - 1 } else { u16::MAX }
+}
+
 /// As many of the numbers as there is place for.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn store(place: &mut [f32], numbers: __m512) {
-    let mask = if place.len() < PANEL { (1 << place.len()) - 1 } else { u16::MAX };
+    let mask = columns_of(place);
     // SAFETY: what the mask leaves out is not written.
     unsafe { _mm512_mask_storeu_ps(place.as_mut_ptr(), mask, numbers) };
 }

@@ -12,7 +12,8 @@
 //!
 //! The head of a generator tells a number for each of its tokens, of which a few are likely and all the others count as good
 //! as nothing. So its codes of 8 bits lie in halves: a step reads the upper ones alone, then the lower ones of those tokens
-//! too that come near the largest ([`NEAR`]). What these tell is what whole codes do; what the others tell is a little off.
+//! too that may come near the largest ([`NEAR`]). What these tell is what whole codes do; what the others tell is a little off,
+//! so that their probability is right in the mean.
 //!
 //! Owns the operator, and the change of a graph that puts it in place ([`with_products`]). It needs instructions that not
 //! every processor has ([`Instructions::of_this_processor`]); elsewhere, and in nodes of other kinds, `MatMulNBits` stays.
@@ -52,9 +53,9 @@ const HEAD: &str = "head";
 /// Columns from which a head has its codes in halves: fewer are read in no time.
 const HALVED_FROM: usize = 4096;
 
-/// How far below a row's largest number one may be for it to be computed from whole codes: below that a token is less likely
-/// than the first by a factor of a thousand or more. The upper halves alone are off by some tenths.
-const NEAR: f32 = 7.0;
+/// How far below a row's largest number one may be for it to be computed from whole codes: a token there is less likely than
+/// the first by a factor of 150.
+const NEAR: f32 = 5.0;
 
 /// Values that share a scale.
 const BLOCK: usize = 32;
@@ -426,6 +427,15 @@ fn packed(
     Ok(packed)
 }
 
+/// What numbers may be that were told from the upper halves of codes.
+#[derive(Default)]
+struct Bounds {
+    /// What the largest of a row is at least [rows].
+    least: Vec<f32>,
+    /// What the largest of a panel is at most [rows, panels].
+    most: Vec<f32>,
+}
+
 /// Calls a function for each of so many parts, side by side.
 type Parallel<'a> = dyn Fn(usize, &(dyn Fn(usize) + Sync)) -> Result<(), ort::Error> + 'a;
 
@@ -445,8 +455,8 @@ fn multiply(
     let part = columns.div_ceil(threads * PARTS).next_multiple_of(PANEL);
     for out in out.chunks_mut(at_once * columns) {
         rounded.fill(instructions, layout, rows.first(out.len() / columns, depth), threads, parallel)?;
-        // Of each part its piece of every row, and the largest number of each.
-        let mut parts: Vec<(Vec<&mut [f32]>, Vec<f32>)> = Vec::new();
+        // Of each part its piece of every row, and what its numbers may be where they are not told from whole codes.
+        let mut parts: Vec<(Vec<&mut [f32]>, Bounds)> = Vec::new();
         parts.resize_with(columns.div_ceil(part), Default::default);
         for row in out.chunks_mut(columns) {
             for ((pieces, _), piece) in parts.iter_mut().zip(row.chunks_mut(part)) {
@@ -455,34 +465,35 @@ fn multiply(
         }
         let parts: Vec<Mutex<_>> = parts.into_iter().map(Mutex::new).collect();
         let rounded = &*rounded;
+        let energies = if weights.halved() { rounded.energies() } else { Vec::new() };
         parallel(parts.len(), &|index| {
             // Each is locked once at a time, by whom it belongs to.
-            if let Some(Ok(mut part_of_all)) = parts.get(index).map(Mutex::lock) {
-                let (pieces, largest) = &mut *part_of_all;
+            if let Some(Ok(mut own)) = parts.get(index).map(Mutex::lock) {
+                let (pieces, bounds) = &mut *own;
+                let first = index * part / PANEL;
                 match instructions {
                     #[cfg(target_arch = "x86_64")]
-                    Instructions::Avx512Vnni => {
-                        avx512::multiply(weights, index * part / PANEL, rounded, pieces);
-                        if weights.halved() {
-                            largest.extend(pieces.iter().map(|piece| avx512::largest(piece)));
-                        }
+                    Instructions::Avx512Vnni if weights.halved() => {
+                        avx512::multiply_upper(weights, first, rounded, &energies, pieces, bounds);
                     }
+                    #[cfg(target_arch = "x86_64")]
+                    Instructions::Avx512Vnni => avx512::multiply(weights, first, rounded, pieces),
                 }
             }
         })?;
         if weights.halved() {
-            let mut least = vec![f32::NEG_INFINITY; rounded.rows()];
+            let mut wanted = vec![f32::NEG_INFINITY; rounded.rows()];
             for part in &parts {
-                let (_, largest) = &*part.lock().unwrap_or_else(PoisonError::into_inner);
-                least.iter_mut().zip(largest).for_each(|(least, largest)| *least = least.max(largest - NEAR));
+                let (_, bounds) = &*part.lock().unwrap_or_else(PoisonError::into_inner);
+                wanted.iter_mut().zip(&bounds.least).for_each(|(wanted, least)| *wanted = wanted.max(least - NEAR));
             }
             parallel(parts.len(), &|index| {
-                if let Some(Ok(mut part_of_all)) = parts.get(index).map(Mutex::lock) {
-                    let (pieces, _) = &mut *part_of_all;
+                if let Some(Ok(mut own)) = parts.get(index).map(Mutex::lock) {
+                    let (pieces, bounds) = &mut *own;
                     match instructions {
                         #[cfg(target_arch = "x86_64")]
                         Instructions::Avx512Vnni => {
-                            avx512::complete(weights, index * part / PANEL, rounded, pieces, &least);
+                            avx512::complete(weights, index * part / PANEL, rounded, pieces, bounds, &wanted);
                         }
                     }
                 }
@@ -515,7 +526,7 @@ mod tests {
     #[test]
     fn of_halves_the_largest_numbers_are_those_of_whole_codes_and_the_others_are_close() {
         let Some(instructions) = Instructions::of_this_processor() else { return };
-        let layout = Layout { bits: Bits::Eight, depth: 96, columns: 1003 };
+        let layout = Layout { bits: Bits::Eight, depth: 96, columns: 4003 };
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 255")]
         let byte = |number: &f32| (number * 255.0) as u8;
         let codes: Vec<u8> = numbers(layout.columns * layout.depth, 3).iter().map(byte).collect();
@@ -536,14 +547,20 @@ mod tests {
             });
             for (whole, halved) in whole.chunks(layout.columns).zip(halved.chunks(layout.columns)) {
                 let largest = whole.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                let mut off = 0;
+                let (mut off, mut likelier) = (0, 0.0);
                 for (whole, halved) in whole.iter().zip(halved) {
                     assert!((whole - halved).abs() < 2.0, "{halved} instead of {whole}");
-                    if *whole > largest - NEAR + 2.0 * 2.0 {
+                    if *whole > largest - NEAR {
                         assert_eq!(whole.to_bits(), halved.to_bits(), "{whole} of {largest}");
                     }
-                    off += usize::from(whole.to_bits() != halved.to_bits());
+                    if whole.to_bits() != halved.to_bits() {
+                        off += 1;
+                        likelier += (halved - whole).exp();
+                    }
                 }
+                #[expect(clippy::cast_precision_loss, reason = "a thousand")]
+                let likelier = likelier / off as f32;
+                assert!((likelier - 1.0).abs() < 0.05, "tokens are {likelier} times as likely in the mean");
                 assert!(off > layout.columns / 8, "{off}: the lower halves of most are not read");
             }
         }
