@@ -177,13 +177,15 @@ fn pack(weights: &Weights<'_>, panel: usize, codes: &mut [Line]) {
 
 /// Halves of codes: of eight of a column a line has the first four in the lower four bits, the others in the upper ones.
 fn pack_halves(weights: &Weights<'_>, panel: usize, upper: &mut [Line], lower: &mut [Line]) {
+    /// The lower four bits of four bytes.
+    const FOURS: u32 = 0x0f0f_0f0f;
     for (place, column) in weights.columns().skip(panel * PANEL).take(PANEL).enumerate() {
         for ((upper, lower), eight) in upper.iter_mut().zip(&mut *lower).zip(column.codes.as_chunks::<8>().0) {
-            let (upper, lower) = (&mut upper.as_chunks_mut::<4>().0[place], &mut lower.as_chunks_mut::<4>().0[place]);
-            for (within, (upper, lower)) in upper.iter_mut().zip(lower).enumerate() {
-                let (first, other) = (eight[within], eight[within + 4]);
-                *upper = first >> 4 | other & 0xf0;
-                *lower = first & 15 | other << 4;
+            let [first, other] = *eight.as_chunks::<4>().0 else { continue };
+            let (first, other) = (u32::from_ne_bytes(first), u32::from_ne_bytes(other));
+            let halves = [(upper, first >> 4 & FOURS | other & !FOURS), (lower, first & FOURS | (other & FOURS) << 4)];
+            for (line, four) in halves {
+                line.as_chunks_mut::<4>().0[place] = four.to_ne_bytes();
             }
         }
     }
