@@ -6,18 +6,19 @@
 
 use std::{
     arch::x86_64::{
-        __m128, __m512, __m512i, _CMP_LT_OQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T1, _mm_loadu_ps,
-        _mm_prefetch, _mm_storeu_si128, _mm512_abs_ps, _mm512_add_ps, _mm512_adds_epi16, _mm512_castpd_ps,
-        _mm512_castps_pd, _mm512_castps_si512, _mm512_castps128_ps512, _mm512_castsi512_si128, _mm512_cmp_ps_mask,
-        _mm512_cvtepi32_ps, _mm512_cvtps_epi32, _mm512_div_ps, _mm512_dpbusd_epi32, _mm512_extracti32x4_epi32,
-        _mm512_fmadd_ps, _mm512_insertf32x4, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_blend_ps, _mm512_max_ps,
-        _mm512_min_ps, _mm512_mul_ps, _mm512_packs_epi32, _mm512_packus_epi16, _mm512_permutex2var_ps,
-        _mm512_reduce_add_ps, _mm512_roundscale_ps, _mm512_scalef_ps, _mm512_set1_epi16, _mm512_set1_epi32,
-        _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_ps, _mm512_unpackhi_pd,
-        _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
+        __m128, __m512, __m512i, _CMP_LT_OQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0, _MM_HINT_T1,
+        _mm_loadu_ps, _mm_prefetch, _mm_storeu_si128, _mm512_abs_ps, _mm512_add_ps, _mm512_adds_epi16,
+        _mm512_castpd_ps, _mm512_castps_pd, _mm512_castps_si512, _mm512_castps128_ps512, _mm512_castsi512_si128,
+        _mm512_cmp_ps_mask, _mm512_cvtepi32_ps, _mm512_cvtps_epi32, _mm512_div_ps, _mm512_dpbusd_epi32,
+        _mm512_extracti32x4_epi32, _mm512_fmadd_ps, _mm512_insertf32x4, _mm512_loadu_ps, _mm512_loadu_si512,
+        _mm512_mask_blend_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps, _mm512_packs_epi32, _mm512_packus_epi16,
+        _mm512_permutex2var_ps, _mm512_reduce_add_ps, _mm512_roundscale_ps, _mm512_scalef_ps, _mm512_set1_epi16,
+        _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_ps,
+        _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
     },
     f32::consts::{LN_2, LOG2_E},
     ops::Range,
+    ptr,
     sync::LazyLock,
 };
 
@@ -27,6 +28,9 @@ use super::{
     layer::{Asked, Attention, Fours, Rounded},
     weights::{Line, Norm, Product, Rounding},
 };
+
+/// Pairs of lines ahead of what is read that are asked for, into the first-level cache.
+const AHEAD: usize = 8;
 
 /// Queries that an attention takes together: with two vectors of keys or values for each, half of the registers hold sums.
 const QUERIES: usize = 8;
@@ -59,10 +63,10 @@ fn multiply_rows<const ROWS: usize>(tile: &Tile<'_>, block: &mut Block) {
     let mut ahead = tile.ahead;
     for (index, (line, fours)) in tile.lines.iter().zip(tile.codes).enumerate() {
         let (low, high) = (codes(line), codes(&line[size_of::<Line>()..]));
-        _mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr().wrapping_add(1024).cast());
-        _mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr().wrapping_add(1024 + 64).cast());
+        // A panel and the tiles fill the first cache, so that the panel is read from the second one again and again.
+        ask::<_MM_HINT_T0>(ptr::from_ref(line).wrapping_add(AHEAD));
         if index & (tile.every - 1) == 0 {
-            soon(ahead);
+            ask::<_MM_HINT_T1>(ahead);
             ahead = ahead.wrapping_add(1);
         }
         for row in 0..ROWS {
@@ -337,12 +341,12 @@ fn converted(values: &[i32]) -> Vector {
     _mm512_cvtepi32_ps(whole(values))
 }
 
-/// Asks for a line, and for the one beside it, into the second-level cache.
+/// Asks for a line, and for the one beside it, into the first- or second-level cache.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn soon(line: *const [u8; 2 * size_of::<Line>()]) {
-    _mm_prefetch::<_MM_HINT_T1>(line.cast());
-    _mm_prefetch::<_MM_HINT_T1>(line.cast::<i8>().wrapping_add(size_of::<Line>()));
+fn ask<const CACHE: i32>(lines: *const [u8; 2 * size_of::<Line>()]) {
+    _mm_prefetch::<CACHE>(lines.cast());
+    _mm_prefetch::<CACHE>(lines.cast::<i8>().wrapping_add(size_of::<Line>()));
 }
 
 /// Into the first 16 places.

@@ -32,7 +32,7 @@ pub(super) struct Tile<'a> {
     pub(super) codes: &'a [Fours],
     /// What the sums begin with.
     pub(super) starts: &'a [i32],
-    /// Lines that are to be asked for, one at every so many lines of this panel, a power of two: this tile's share of the
+    /// Lines that are to be asked for, a pair at every so many pairs of this panel, a power of two: this tile's share of the
     /// panel that follows.
     pub(super) ahead: *const [u8; 2 * size_of::<Line>()],
     pub(super) every: usize,
