@@ -2,6 +2,7 @@
 //!
 //! A module that calls [`kernels`] has a `Vector` of 16 numbers, what can be done with one or two of them, and a tile's
 //! product; each function is compiled with the instructions that it names, as one that had others would not be inlined.
+//! It is one long macro for that reason: what is to be inlined has to stand in the same module, of either kind.
 
 use super::{
     FOUR, PANEL, TILE,

@@ -1,6 +1,8 @@
 //! Products and rounding with the instructions AVX-512 F, BW, VL and VNNI.
 //!
 //! Codes are multiplied as they are, from zero up, and what their zero points amount to is taken off each block's sum.
+//!
+//! One long file, as few are to have unsafe code: all that is done with these instructions shares the loads below.
 #![expect(
     unsafe_code,
     reason = "loads and stores take pointers, and only a processor with the instructions may run them"
@@ -41,11 +43,7 @@ pub(super) fn multiply(weights: &Packed, first: usize, rows: &Activations, piece
         let Some(panel) = weights.panel(first + index) else { return };
         let (mut row, mut pieces) = (0, &mut *pieces);
         while row < rows.rows() && !pieces.is_empty() {
-            let tile = match rows.rows() - row {
-                1 => 1,
-                2 | 3 => 2,
-                _ => 4,
-            };
+            let tile = tile_of(rows.rows() - row);
             let Some((these, others)) = pieces.split_at_mut_checked(tile) else { return };
             // SAFETY: `Instructions::Avx512Vnni` is made where `available` said yes, and nowhere else.
             unsafe {
@@ -60,6 +58,15 @@ pub(super) fn multiply(weights: &Packed, first: usize, rows: &Activations, piece
             }
             (row, pieces) = (row + tile, others);
         }
+    }
+}
+
+/// How many of so many rows are multiplied with a panel together.
+fn tile_of(rows: usize) -> usize {
+    match rows {
+        1 => 1,
+        2 | 3 => 2,
+        _ => 4,
     }
 }
 
@@ -80,11 +87,7 @@ pub(super) fn multiply_upper(
         let Some(panel) = weights.panel(first + index) else { return };
         let (mut row, mut pieces) = (0, &mut *pieces);
         while row < rows.rows() && !pieces.is_empty() {
-            let tile = match rows.rows() - row {
-                1 => 1,
-                2 | 3 => 2,
-                _ => 4,
-            };
+            let tile = tile_of(rows.rows() - row);
             let Some((these, others)) = pieces.split_at_mut_checked(tile) else { return };
             let bounds = (&mut bounds.least[row..], &mut bounds.most[row * panels + index..]);
             // SAFETY: as for `multiply`.

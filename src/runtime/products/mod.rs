@@ -24,6 +24,7 @@ mod activations;
 mod avx512;
 mod nodes;
 mod packed;
+mod weights;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -35,6 +36,7 @@ use ort::{
 use activations::{Activations, Rows};
 pub(super) use nodes::with_products;
 use packed::Packed;
+use weights::{Bits, Layout, Weights};
 
 use crate::runtime::kv::{MappedFiles, Room};
 
@@ -175,118 +177,6 @@ impl Operator for Products {
 
 fn refused(what: &str) -> ort::Error {
     ort::Error::new(format!("a product with block-quantised weights has an unexpected {what}"))
-}
-
-/// Bits of a weight's code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Bits {
-    Four,
-    Eight,
-}
-
-impl TryFrom<usize> for Bits {
-    type Error = ort::Error;
-
-    fn try_from(bits: usize) -> Result<Self, ort::Error> {
-        match bits {
-            4 => Ok(Self::Four),
-            8 => Ok(Self::Eight),
-            _ => Err(refused("number of bits")),
-        }
-    }
-}
-
-/// The shape of a matrix of weights: `columns` outputs, each of `depth` codes in blocks.
-#[derive(Clone, Copy, Debug)]
-struct Layout {
-    bits: Bits,
-    depth: usize,
-    columns: usize,
-}
-
-impl Layout {
-    /// Blocks of a column.
-    fn blocks(&self) -> usize {
-        self.depth / BLOCK
-    }
-
-    /// Lines of 64 bytes that hold the codes of a block of 16 columns.
-    fn lines_of_a_block(&self) -> usize {
-        match self.bits {
-            Bits::Four => 4,
-            Bits::Eight => 8,
-        }
-    }
-
-    /// Bytes of a column's codes.
-    fn code_bytes(&self) -> usize {
-        match self.bits {
-            Bits::Four => self.depth / 2,
-            Bits::Eight => self.depth,
-        }
-    }
-
-    /// Bytes of a column's zero points.
-    fn zero_bytes(&self) -> usize {
-        match self.bits {
-            Bits::Four => self.blocks().div_ceil(2),
-            Bits::Eight => self.blocks(),
-        }
-    }
-}
-
-/// A matrix of weights as the graph holds it.
-#[derive(Clone, Copy)]
-struct Weights<'a> {
-    layout: Layout,
-    codes: &'a [u8],
-    scales: &'a [f32],
-    zeros: &'a [u8],
-    bias: Option<&'a [f32]>,
-}
-
-/// What belongs to one output.
-struct Column<'a> {
-    bits: Bits,
-    codes: &'a [u8],
-    scales: &'a [f32],
-    zeros: &'a [u8],
-}
-
-impl<'a> Weights<'a> {
-    /// Refuses tensors whose lengths are not those of the layout.
-    fn new(
-        layout: Layout,
-        codes: &'a [u8],
-        scales: &'a [f32],
-        zeros: &'a [u8],
-        bias: Option<&'a [f32]>,
-    ) -> Result<Self, ort::Error> {
-        let Layout { columns, .. } = layout;
-        let fits = codes.len() == columns * layout.code_bytes()
-            && scales.len() == columns * layout.blocks()
-            && zeros.len() == columns * layout.zero_bytes()
-            && bias.is_none_or(|bias| bias.len() == columns);
-        if fits { Ok(Self { layout, codes, scales, zeros, bias }) } else { Err(refused("shape")) }
-    }
-
-    fn columns(&self) -> impl Iterator<Item = Column<'a>> {
-        let bits = self.layout.bits;
-        let codes = self.codes.chunks_exact(self.layout.code_bytes());
-        let scales = self.scales.chunks_exact(self.layout.blocks());
-        let zeros = self.zeros.chunks_exact(self.layout.zero_bytes());
-        codes.zip(scales).zip(zeros).map(move |((codes, scales), zeros)| Column { bits, codes, scales, zeros })
-    }
-}
-
-impl Column<'_> {
-    /// The zero point of a block.
-    fn zero(&self, block: usize) -> u8 {
-        match self.bits {
-            Bits::Four => self.zeros[block / 2] >> (block % 2 * 4) & 15,
-            Bits::Eight => self.zeros[block],
-        }
-    }
 }
 
 /// What is done with rows before they are rounded.

@@ -8,7 +8,10 @@ use std::sync::{Mutex, PoisonError};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx512;
-use super::{Bits, Instructions, Layout, PANEL, Parallel, Weights};
+use super::{
+    Instructions, PANEL, Parallel,
+    weights::{Bits, Layout, Weights},
+};
 use crate::runtime::kv::{Pages, Room};
 
 /// Bytes of a line of a cache, which is also a vector. They lie at multiples of that in memory, so that no load crosses two.
