@@ -247,7 +247,7 @@ impl Speculate {
         let mut measured = Vec::new();
         for &rows in &self.rows {
             let (plain, _) = generator(&runtime, &bundle, rows, None);
-            let lookup = Lookup { rows, tokens: self.guesses };
+            let lookup = Lookup { rows, tokens: self.guesses, anyway: true };
             let (guessing, metrics) = generator(&runtime, &bundle, rows, Some(lookup));
             // The first pass of a shape costs more than those that follow.
             for generator in [&plain, &guessing] {

@@ -232,6 +232,42 @@ fn generators_answer_their_prompts_and_stop() {
 }
 
 /// The bundle's text reader, put together as the server puts it together.
+// By default tokens are guessed where this holds, so that no answer may depend on who else was there.
+#[test]
+fn several_tokens_of_several_rows_are_verified_to_the_bit_where_a_generator_says_so() {
+    let runtime = runtime();
+    for (id, bundle) in bundles(ComponentName::Generator) {
+        let mut decoder = Decoder::open(&runtime, &bundle, 4).unwrap();
+        if !decoder.verifies_as_it_steps() {
+            continue;
+        }
+        let spec = bundle.manifest().generator.clone().unwrap();
+        let tokenizer = PromptTokenizer::open(&bundle).unwrap();
+        let texts = ["The bus was late again.", "My sister has sent me three letters from Oslo this year.", "No."];
+        let mut rows = Vec::new();
+        for (row, text) in texts.into_iter().enumerate() {
+            let task = &spec.tasks.positive;
+            let prompt = [tokenizer.prefix(task).unwrap(), tokenizer.body(task, text).unwrap()].concat();
+            decoder.prefill(row, 0, &prompt).unwrap();
+            // What a guess may be: tokens of the text, of one row five, of one two, of one none but the last token.
+            let guessed = prompt[prompt.len() - [5, 2, 1][row]..].to_vec();
+            rows.push((prompt.len(), guessed));
+        }
+        let together = decoder.verify_all(&rows).unwrap();
+        for place in 0..5 {
+            // Rows that have no such token any more step over their last one again.
+            let at = |tokens: &[u32]| place.min(tokens.len() - 1);
+            let steps: Vec<Step> =
+                rows.iter().map(|(past, tokens)| Step { token: tokens[at(tokens)], past: past + at(tokens) }).collect();
+            let told = decoder.step(&steps).unwrap();
+            for (((_, tokens), step), together) in rows.iter().zip(&told).zip(&together) {
+                assert_eq!(together.len(), tokens.len());
+                assert!(together[at(tokens)] == *step, "{id}: token {place} of {}", tokens.len());
+            }
+        }
+    }
+}
+
 fn text_reader(bundle: &Arc<Bundle>) -> TextReader {
     fn stage<F: Forward>(
         bundle: &Arc<Bundle>,

@@ -478,28 +478,40 @@ def test_the_mean_of_two_deltas_changes_weights_by_the_mean_of_both():
     )
 
 
-def test_narrowing_drops_the_channels_that_tell_least_and_keeps_what_they_add_in_the_mean():
+def test_narrowing_drops_the_channels_that_tell_least_and_keeps_what_follows_from_the_others():
     rng = np.random.default_rng(9)
-    down = rng.normal(size=(4, 6)).astype(np.float32)
-    activations = rng.normal(size=(500, 6)).astype(np.float32)
-    # One channel never changes; another does, and hardly anything reads it.
+    down = rng.normal(size=(4, 7)).astype(np.float32)
+    activations = rng.normal(size=(500, 7)).astype(np.float32)
+    # One channel never changes, hardly anything reads another, and one follows from two others.
     activations[:, 1], down[:, 4] = 2.5, 1e-4
+    activations[:, 6], down[:, 6] = 0.2 * activations[:, 0] - 0.1 * activations[:, 3] + 1, 0.5
     kept = text_narrow.chosen(activations, down, 4)
     assert kept.tolist() == [0, 2, 3, 5]
     at = "encoder.layer.0"
+    first, second = rng.normal(size=(4, 2)), rng.normal(size=(2, 7))
     delta = {
-        f"{at}.intermediate.dense.weight.lora_b": rng.normal(size=(6, 2)), f"{at}.intermediate.dense.bias.delta": np.arange(6.0),
-        f"{at}.output.dense.weight.lora_a": rng.normal(size=(2, 6)), f"{at}.output.dense.bias.delta": np.zeros(4),
-        "harm.bias": np.ones(5),
+        f"{at}.intermediate.dense.weight.lora_b": rng.normal(size=(7, 2)), f"{at}.intermediate.dense.bias.delta": np.arange(7.0),
+        f"{at}.output.dense.weight.lora_b": first, f"{at}.output.dense.weight.lora_a": second,
+        f"{at}.output.dense.bias.delta": np.zeros(4), "harm.bias": np.ones(5),
     }
-    narrow = text_narrow.narrowed(delta, 0, kept, activations.mean(axis=0), down)
+    narrow = text_narrow.narrowed(delta, 0, kept, activations, down, 2)
     assert narrow[f"{at}.intermediate.dense.bias.delta"].tolist() == [0, 2, 3, 5]
     assert narrow[f"{at}.intermediate.dense.weight.lora_b"].shape == (4, 2)
-    assert narrow[f"{at}.output.dense.weight.lora_a"].shape == (2, 4)
     assert narrow[f"{at}.inner.kept"].tolist() == kept.tolist() and narrow["harm.bias"] is delta["harm.bias"]
+    change = narrow[f"{at}.output.dense.weight.lora_b"] @ narrow[f"{at}.output.dense.weight.lora_a"]
+    after = down[:, kept] - first @ second[:, kept] + change
     np.testing.assert_allclose(
-        activations[:, kept] @ down[:, kept].T + narrow[f"{at}.output.dense.bias.delta"], activations @ down.T, atol=1e-2
+        activations[:, kept] @ after.T + narrow[f"{at}.output.dense.bias.delta"], activations @ down.T, atol=2e-2
     )
+
+
+def test_of_a_rank_too_low_for_a_change_that_part_is_kept_which_does_most_to_the_inputs():
+    rng = np.random.default_rng(4)
+    inputs = rng.normal(size=(400, 6)) * [5, 5, 1e-3, 1e-3, 1e-3, 1e-3]
+    change = rng.normal(size=(8, 6)) * [1, 1, 9, 9, 9, 9]
+    outer, inner = text_narrow.low_ranked(change, inputs, 2)
+    assert outer.shape == (8, 2) and inner.shape == (2, 6)
+    np.testing.assert_allclose(inputs @ (outer @ inner).T, inputs @ change.T, atol=0.1)
 
 
 def test_a_delta_is_brought_to_the_nearest_of_a_lower_rank():

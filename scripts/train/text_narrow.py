@@ -1,8 +1,9 @@
 """Narrows the feed-forward parts of a trained text classifier: a start for a faster one.
 
 The two products there are two thirds of a layer's work. Kept are the inner channels whose activations, over training
-texts, vary most in what they add to the layer's states; what the others add in the mean goes into the bias. The delta
-that is written names the channels kept (scripts/forge/encoder.py), and `text_classifier.py --start` goes on from it.
+texts, vary most in what they add to the layer's states; what the others add in the mean goes into the bias, and what
+follows from those kept, by least squares, into their weights. The delta that is written names the channels kept
+(scripts/forge/encoder.py). It can be calibrated as it is, and `text_classifier.py --start` goes on from it.
 """
 
 from __future__ import annotations
@@ -34,16 +35,48 @@ def chosen(activations: np.ndarray, down: np.ndarray, count: int) -> np.ndarray:
     return np.sort(np.argsort(-told(activations, down), kind="stable")[:count])
 
 
-def narrowed(delta: dict[str, np.ndarray], layer: int, kept: np.ndarray, mean: np.ndarray, down: np.ndarray) -> dict[str, np.ndarray]:
-    """The unpacked delta with these inner channels of a layer only; `mean` [inner] is what each channel holds."""
+def taken_over(activations: np.ndarray, down: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """What the weights of the kept channels gain [width, kept], for these to add what follows from them of the others."""
+    centred = (activations - activations.mean(axis=0)).astype(np.float64)
+    gone = np.setdiff1d(np.arange(centred.shape[1]), kept)
+    own = covariance(centred[:, kept])
+    return np.linalg.solve(own, centred[:, kept].T @ (centred[:, gone] @ down[:, gone].T) / len(centred)).T
+
+
+def covariance(centred: np.ndarray) -> np.ndarray:
+    """That of the columns, with a little more on its diagonal, so that it can be divided by."""
+    own = centred.T @ centred / len(centred)
+    return own + 1e-3 * np.trace(own) / len(own) * np.eye(len(own))
+
+
+def low_ranked(change: np.ndarray, activations: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two factors [width, rank] and [rank, in] whose product does to such inputs [tokens, in] what `change` does, as nearly as it can."""
+    centred = (activations - activations.mean(axis=0)).astype(np.float64)
+    left, _, _ = np.linalg.svd(change @ np.linalg.cholesky(covariance(centred)), full_matrices=False)
+    first = left[:, :rank]
+    return first.astype(np.float32), (first.T @ change).astype(np.float32)
+
+
+def narrowed(
+    delta: dict[str, np.ndarray], layer: int, kept: np.ndarray, activations: np.ndarray, down: np.ndarray, more: int
+) -> dict[str, np.ndarray]:
+    """The unpacked delta with these inner channels of a layer only, of which `activations` [tokens, inner] tells what each
+    holds; the rank of what changes their weights grows by `more`."""
     at = f"encoder.layer.{layer}"
-    gone = np.setdiff1d(np.arange(len(mean)), kept)
+    mean, gone = activations.mean(axis=0), np.setdiff1d(np.arange(activations.shape[1]), kept)
     up, bias = f"{at}.intermediate.dense.weight.lora_b", f"{at}.intermediate.dense.bias.delta"
+    first, second = (f"{at}.output.dense.weight.lora_{part}" for part in "ba")
+    gained = taken_over(activations, down, kept)
+    change = delta[first] @ delta[second][:, kept] + gained
+    outer, inner = low_ranked(change, activations[:, kept], len(delta[second]) + more)
+    # The mean of what the others add, less that of what takes its place.
+    level = down[:, gone] @ mean[gone] - (outer @ inner - delta[first] @ delta[second][:, kept]) @ mean[kept]
     return delta | {
         up: delta[up][kept],
         bias: delta[bias][kept],
-        f"{at}.output.dense.weight.lora_a": delta[f"{at}.output.dense.weight.lora_a"][:, kept],
-        f"{at}.output.dense.bias.delta": delta[f"{at}.output.dense.bias.delta"] + down[:, gone] @ mean[gone],
+        first: outer,
+        second: inner,
+        f"{at}.output.dense.bias.delta": delta[f"{at}.output.dense.bias.delta"] + level.astype(np.float32),
         encoder.KEPT.format(layer): kept.astype(np.int16),
     }
 
@@ -55,6 +88,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True, help="model folder of the classifier, e.g. models/beta-3-haiku")
     parser.add_argument("--out", type=Path, required=True, help="text.safetensors to write")
     parser.add_argument("--inner", type=int, default=1024, help="inner channels that a layer keeps")
+    parser.add_argument("--more", type=int, default=8, help="how much the rank of what changes their weights may grow")
     parser.add_argument("--texts", type=int, default=3000, help="training texts to look at")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
@@ -80,7 +114,10 @@ def main() -> None:
         kept = chosen(activations, down, args.inner)
         all_of_it = told(activations, down)
         print(f"layer {layer}: {len(activations)} tokens, kept {all_of_it[kept].sum() / all_of_it.sum():.3f} of what varies", flush=True)
-        delta = narrowed(delta, layer, kept, activations.mean(axis=0), down)
+        delta = narrowed(delta, layer, kept, activations, down, args.more)
+        after = encoder.merge(base, delta)[f"encoder.layer.{layer}.output.dense.weight"]
+        missing = (activations @ down.T - activations[:, kept] @ after.T).var(axis=0).sum() / (activations @ down.T).var(axis=0).sum()
+        print(f"layer {layer}: {missing:.4f} of what the layer adds is not what it was", flush=True)
     written = {k: np.ascontiguousarray(v.astype(np.float16) if k.endswith(".delta") else v) for k, v in delta.items()}
     text_data.write(args.out, lambda path: save_file(written, str(path)))
 

@@ -46,8 +46,10 @@ const BATCH_COLUMNS: usize = 8_192;
 const QUEUED_LINES: usize = 64;
 /// Tokens in a batch of texts until it is measured, and where it cannot be: the middle of what is chosen from.
 const UNMEASURED_TOKENS: usize = 512;
-/// Where one answer is generated alone: guesses take a pass of their own a row, and two rows share a step.
-const LOOKUP: Lookup = Lookup { rows: 1, tokens: 4 };
+/// Rows for which tokens are guessed: both expressions of two texts.
+const GUESSED_ROWS: usize = 4;
+/// Tokens that are guessed at once.
+const GUESSED_TOKENS: usize = 4;
 
 /// The runtime on what the settings choose, and where they leave it open why that is no GPU.
 ///
@@ -235,7 +237,11 @@ impl<'a> Composer<'a> {
         let options = GeneratorOptions {
             capacity: self.config.generator_queue,
             prefill_tokens: self.config.prefill_tokens,
-            lookup: (self.config.speculation == Speculation::Lookup).then_some(LOOKUP),
+            lookup: (self.config.speculation != Speculation::Off).then_some(Lookup {
+                rows: GUESSED_ROWS,
+                tokens: GUESSED_TOKENS,
+                anyway: self.config.speculation == Speculation::Lookup,
+            }),
         };
         let metrics = self.metrics.model(id.as_str(), "generator");
         Ok(Generator::start(id.as_str(), options, &factory, &metrics)?)

@@ -13,7 +13,7 @@ use crate::{
     http::{self, App, BodyLimits, ServeOptions, Tls},
     lifecycle::Lifecycle,
     registry::{Hashing, Registry},
-    runtime::Runtime,
+    runtime::{Runtime, give_back_what_is_free},
     service::Services,
     telemetry::{Metrics, Traces, subscriber},
 };
@@ -102,6 +102,8 @@ async fn serve(config: &Config, loaded: &Loaded, traces: &Traces, lifecycle: &Li
         .with_context(|| format!("cannot listen on {}; is the port taken?", config.listen))?;
     let readiness = unless_stopped(lifecycle, services.readiness()).await;
     anyhow::ensure!(readiness.ready, "a model does not answer; run `dichroic check`");
+    // Now that every model has answered once: what they need from here on stays.
+    give_back_what_is_free();
     let limiter = unless_stopped(lifecycle, limiter(config, Arc::clone(metrics))).await?;
     every_round(lifecycle, metrics, "keys", {
         let keys = Arc::clone(keys);

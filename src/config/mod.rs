@@ -129,10 +129,12 @@ pub enum LogFormat {
 /// How generators guess tokens ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Speculation {
-    /// Not at all.
+    /// From what followed the same words in the prompt, where no answer changes by it.
     #[default]
+    Auto,
+    /// Not at all.
     Off,
-    /// From what followed the same words in the prompt.
+    /// From the prompt, also where verifying rounds otherwise than a step does.
     Lookup,
 }
 
@@ -340,7 +342,7 @@ fn rule(setting: &Setting) -> String {
         (_, "redis_prefix") => {
             format!("a text of 1 to {MAX_PREFIX_CHARACTERS} visible ASCII characters without spaces")
         }
-        (_, "speculation") => "lookup or off".to_owned(),
+        (_, "speculation") => "auto, lookup or off".to_owned(),
         (_, "device") => "cpu, cuda or auto".to_owned(),
         (_, "log_format") => "json or text".to_owned(),
         (_, "log") => format!("{}, or a filter such as info,dichroic::engine=debug", LOG_LEVELS.join(", ")),
@@ -516,7 +518,8 @@ impl Validator<'_> {
 
     fn speculation(&self, value: Option<&str>) -> Result<Speculation, ConfigError> {
         match value {
-            None | Some("off") => Ok(Speculation::Off),
+            None | Some("auto") => Ok(Speculation::Auto),
+            Some("off") => Ok(Speculation::Off),
             Some("lookup") => Ok(Speculation::Lookup),
             Some(_) => Err(self.invalid("speculation")),
         }
@@ -620,7 +623,7 @@ mod tests {
         let cache = CacheBounds { entries: 10_000, age: Duration::from_mins(1) };
         assert_eq!(config.moderation_cache, Some(cache));
         assert_eq!((config.generator_slots, config.generator_queue, config.image_queue), (8, 64, 32));
-        assert_eq!((config.prefill_tokens, config.speculation), (32, Speculation::Off));
+        assert_eq!((config.prefill_tokens, config.speculation), (32, Speculation::Auto));
         assert_eq!((config.max_connections, config.header_timeout), (1024, Duration::from_secs(10)));
         assert!(config.playground);
         assert_eq!((config.log_format, config.log.as_str()), (LogFormat::Json, "info"));
@@ -914,7 +917,7 @@ mod tests {
         );
         assert_eq!(
             refusal(Some("speculation = 'draft'"), &[], &[]),
-            "speculation, set by the file DIR/dichroic.toml, must be lookup or off; correct or remove it"
+            "speculation, set by the file DIR/dichroic.toml, must be auto, lookup or off; correct or remove it"
         );
         assert_eq!(load(None, &[("DICHROIC_SPECULATION", "lookup")], &[]).unwrap().speculation, Speculation::Lookup);
         assert_eq!(

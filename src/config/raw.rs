@@ -324,8 +324,8 @@ pub struct ServeFlags {
     /// less, and the new one more [default: 32] [env: DICHROIC_PREFILL_TOKENS]
     #[arg(long, value_name = "N")]
     pub prefill_tokens: Option<u64>,
-    /// Whether generators guess their next words from the text and verify several at once: lookup or off
-    /// [default: off] [env: DICHROIC_SPECULATION]
+    /// Whether generators guess their next words from the text and verify several at once: auto (where no answer
+    /// changes by it), lookup or off [default: auto] [env: DICHROIC_SPECULATION]
     #[arg(long, value_name = "KIND")]
     pub speculation: Option<String>,
     /// Images that may wait before requests are refused with 429 [default: 32] [env: DICHROIC_IMAGE_QUEUE]

@@ -33,13 +33,13 @@ use super::{
 };
 
 /// Version of the interface that is served, as opposed to the version of this server.
-const INTERFACE_VERSION: &str = "1.6.3";
+const INTERFACE_VERSION: &str = "1.6.2";
 
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "Dichroic",
-        description = "Text expression, replies and content moderation from local models. Interface version 1.6.3.\n\n\
+        description = "Text expression, replies and content moderation from local models. Interface version 1.6.2.\n\n\
             Everything that is not a success has the body `ErrorBody`, but for the 503 of `/readyz`. So has what no \
             operation lists: 404 for a path that does not exist, and 405 with the header `Allow` for a method that a \
             path does not take.",

@@ -6,7 +6,7 @@
 //! after the pass), `past.{layer}.{key,value}` and `present.…`, float32 or for GPUs float16, bound to the same memory,
 //! `logits_at` int64 `[places]` (the positions of the pass whose logits are wanted; graphs without it give those of the
 //! last), `logits` float32 `[batch × places, answer tokens]`. A pass is either one row with any number of tokens or many
-//! rows with one token each.
+//! rows with one token each; where attention and products are ours, many rows with as many tokens each too.
 //!
 //! A bundle may have a second graph of the same contract for passes over prompts: these are bound by arithmetic, steps
 //! by reading weights, and what computes the one fastest is slow for the other. Which graph a pass takes follows from
@@ -197,6 +197,28 @@ impl Decode for Decoder {
         self.pass(row, &[past], tokens, Wanted::Each)
     }
 
+    fn verify_all(&mut self, rows: &[(usize, Vec<u32>)]) -> Result<Vec<Vec<Vec<f32>>>, RuntimeError> {
+        let longest = rows.iter().map(|(_, tokens)| tokens.len()).max().unwrap_or(0);
+        let together = self.graph.ours && rows.iter().all(|(past, _)| past + longest <= self.spec.window);
+        if !together {
+            return rows.iter().enumerate().map(|(row, (past, tokens))| self.verify(row, *past, tokens)).collect();
+        }
+        let past: Vec<usize> = rows.iter().map(|(past, _)| *past).collect();
+        // Behind a row's own tokens the last of them again, in places that the next pass writes over.
+        let padded = rows.iter().flat_map(|(_, tokens)| {
+            let last = tokens.last().copied();
+            tokens.iter().copied().chain(last.into_iter().cycle()).take(longest)
+        });
+        let padded: Vec<u32> = padded.collect();
+        let mut logits = self.pass(0, &past, &padded, Wanted::Each)?.into_iter();
+        let of_row = |(_, tokens): &(usize, Vec<u32>)| {
+            let mut told: Vec<Vec<f32>> = logits.by_ref().take(longest).collect();
+            told.truncate(tokens.len());
+            told
+        };
+        Ok(rows.iter().map(of_row).collect())
+    }
+
     fn token(&self, place: u32) -> u32 {
         // A place beyond them cannot be: every pass compares its width with theirs.
         self.answers.as_ref().and_then(|tokens| tokens.get(usize::try_from(place).ok()?)).copied().unwrap_or(place)
@@ -204,6 +226,10 @@ impl Decode for Decoder {
 
     fn verifies(&self) -> bool {
         self.tells_each
+    }
+
+    fn verifies_as_it_steps(&self) -> bool {
+        self.tells_each && self.graph.ours
     }
 
     fn copy(&mut self, from: usize, to: usize, length: usize) {

@@ -3,6 +3,8 @@
 //! Owns sessions, tokenizers and KV buffers, and turns tensors into plain numbers. Refuses queues, deadlines and
 //! policy. A session has one owner: its methods take `&mut self` and run on the engine thread that holds it.
 
+#[cfg(target_arch = "x86_64")]
+mod attention;
 pub mod classifier;
 pub mod decoder;
 mod encoder;
@@ -16,6 +18,8 @@ pub mod ocr;
 mod products;
 pub mod session;
 pub mod tokenizer;
+#[cfg(target_arch = "x86_64")]
+mod vectors;
 pub mod vision;
 mod wire;
 mod words;
@@ -24,6 +28,7 @@ pub use classifier::{TextClassifier, TextOutput, TextTokens, Window, together};
 pub use decoder::Decoder;
 pub use graph::GeneratorGraph;
 pub use growing::GrowingDecoder;
+pub use kv::give_back_what_is_free;
 pub(crate) use normalise::{is_emoji, normalise};
 pub use ocr::{LineOrientation, LinePixels, LineRecogniser, PagePixels, Reading, TextDetector, TextMap};
 pub use session::Runtime;
@@ -83,6 +88,14 @@ pub trait Decode: Send + 'static {
     /// [`RuntimeError`]; the row is then undefined.
     fn verify(&mut self, row: usize, past: usize, tokens: &[u32]) -> Result<Vec<Vec<f32>>, RuntimeError>;
 
+    /// [`Decode::verify`] of each of rows `0..rows.len()`, with the tokens that it holds.
+    ///
+    /// # Errors
+    /// [`RuntimeError`]; all these rows are then undefined.
+    fn verify_all(&mut self, rows: &[(usize, Vec<u32>)]) -> Result<Vec<Vec<Vec<f32>>>, RuntimeError> {
+        rows.iter().enumerate().map(|(row, (past, tokens))| self.verify(row, *past, tokens)).collect()
+    }
+
     /// Which token a place in the logits is of.
     fn token(&self, place: u32) -> u32 {
         place
@@ -90,6 +103,11 @@ pub trait Decode: Send + 'static {
 
     /// Whether [`Decode::verify`] can be called.
     fn verifies(&self) -> bool;
+
+    /// Whether [`Decode::verify_all`] is one pass, and gives each token the bits that a step would give it.
+    fn verifies_as_it_steps(&self) -> bool {
+        false
+    }
 
     /// Copies the first `length` tokens of the cache of row `from` over row `to`.
     fn copy(&mut self, from: usize, to: usize, length: usize);

@@ -37,8 +37,8 @@ async fn the_document_is_the_committed_one() {
 async fn the_head_names_both_versions_and_the_credential() {
     let document = document(&Server::new()).await;
     assert_eq!(document["openapi"], "3.1.0");
-    assert_eq!(document["info"]["x-interface-version"], "1.6.3");
-    assert!(document["info"]["description"].as_str().unwrap().contains("1.6.3"));
+    assert_eq!(document["info"]["x-interface-version"], "1.6.2");
+    assert!(document["info"]["description"].as_str().unwrap().contains("1.6.2"));
     let scheme = &document["components"]["securitySchemes"]["key"];
     assert_eq!((scheme["type"].as_str(), scheme["scheme"].as_str()), (Some("http"), Some("bearer")));
     assert_eq!(document["security"], json!([{"key": []}]));

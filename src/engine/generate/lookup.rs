@@ -6,11 +6,14 @@
 /// How far guesses go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lookup {
-    /// Most live sequences for which guesses are made: each one's are verified in a pass of its own, while without
-    /// guesses all share one step.
+    /// Most live sequences for which guesses are made, where one pass verifies those of all: the more they are, the
+    /// less is left to gain. Elsewhere one, as each one's would take a pass of its own, while without guesses all share
+    /// a step.
     pub rows: usize,
     /// Most tokens guessed at once.
     pub tokens: usize,
+    /// Whether to guess also where verifying rounds otherwise than a step does, so that an answer may depend on company.
+    pub anyway: bool,
 }
 
 /// Tokens at the end of an answer that are looked for in the prompt, the more telling first.

@@ -38,7 +38,7 @@ pub struct GeneratorOptions {
     pub capacity: usize,
     /// Most tokens of a newcomer's prompt computed between two steps of those that are being served.
     pub prefill_tokens: usize,
-    /// Whether next tokens are guessed and verified several at once; the answers are the same.
+    /// Whether next tokens are guessed and verified several at once.
     pub lookup: Option<Lookup>,
 }
 
@@ -103,13 +103,16 @@ impl Generator {
         let inbox = Arc::new(Inbox::new(options.capacity));
         let pulse = Arc::new(Pulse::new(Instant::now()));
         let decoder = factory()?;
-        if options.lookup.is_some() && !decoder.verifies() {
+        if options.lookup.is_some_and(|lookup| lookup.anyway) && !decoder.verifies() {
             return Err(RuntimeError::Load(
                 "its graph tells the last position's logits only; run `make models`, or set speculation to off".into(),
             ));
         }
         let window = decoder.window();
-        let pace = scheduler::Pace { prefill_tokens: options.prefill_tokens, lookup: options.lookup };
+        let together = decoder.verifies_as_it_steps();
+        let lookup = options.lookup.filter(|lookup| together || lookup.anyway);
+        let lookup = lookup.map(|lookup| Lookup { rows: if together { lookup.rows } else { 1 }, ..lookup });
+        let pace = scheduler::Pace { prefill_tokens: options.prefill_tokens, lookup };
         let worker = worker::Worker {
             scheduler: Some(scheduler::Scheduler::new(decoder, pace)),
             pace,
@@ -409,7 +412,7 @@ mod tests {
             Ok(Moody { adder, started: Arc::default(), gate: Arc::new(Mutex::new(gate)) })
         });
         let metrics = Metrics::new().unwrap().model("moody", "generator");
-        let lookup = Some(Lookup { rows: 1, tokens: 4 });
+        let lookup = Some(Lookup { rows: 1, tokens: 4, anyway: true });
         let options = GeneratorOptions { capacity: 1, prefill_tokens: 16, lookup };
         let refusal = Generator::start("moody", options, &factory, &metrics).err().unwrap().to_string();
         assert!(refusal.contains("set speculation to off"), "{refusal}");

@@ -8,15 +8,18 @@
     reason = "loads and stores take pointers, and only a processor with the instructions may run them"
 )]
 
-use std::arch::x86_64::{
-    __m512, __m512i, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T1, _mm_loadu_si128, _mm_prefetch,
-    _mm256_loadu_si256, _mm256_set_m128i, _mm256_setr_epi8, _mm256_shuffle_epi8, _mm256_storeu_si256, _mm512_abs_ps,
-    _mm512_add_epi32, _mm512_add_ps, _mm512_and_si512, _mm512_cvtepi32_epi8, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32,
-    _mm512_cvtph_ps, _mm512_cvtps_epi32, _mm512_cvtps_ph, _mm512_div_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps,
-    _mm512_fnmadd_ps, _mm512_load_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_reduce_max_ps,
-    _mm512_mask_storeu_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_reduce_add_epi32, _mm512_reduce_add_ps,
-    _mm512_reduce_max_ps, _mm512_roundscale_ps, _mm512_scalef_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
-    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_sqrt_ps, _mm512_srli_epi16, _mm512_sub_ps,
+use std::{
+    arch::x86_64::{
+        __m512, __m512i, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T1, _mm_loadu_si128, _mm_prefetch,
+        _mm256_loadu_si256, _mm256_set_m128i, _mm256_setr_epi8, _mm256_shuffle_epi8, _mm256_storeu_si256,
+        _mm512_abs_ps, _mm512_add_epi32, _mm512_add_ps, _mm512_and_si512, _mm512_cvtepi32_epi8, _mm512_cvtepi32_ps,
+        _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_cvtps_epi32, _mm512_cvtps_ph, _mm512_div_ps, _mm512_dpbusd_epi32,
+        _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_load_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+        _mm512_mask_reduce_max_ps, _mm512_mask_storeu_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_reduce_add_epi32,
+        _mm512_reduce_add_ps, _mm512_reduce_max_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
+        _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_sqrt_ps, _mm512_srli_epi16, _mm512_sub_ps,
+    },
+    f32::consts::LOG2_E,
 };
 
 use super::{
@@ -24,6 +27,7 @@ use super::{
     activations::Activations,
     packed::{Halves, Lanes, Line, Packed, Panel},
 };
+use crate::runtime::vectors::{load, power_of_two};
 
 /// Bytes ahead of what is read that are asked for, into the second-level cache.
 const AHEAD: usize = 8192;
@@ -355,7 +359,7 @@ fn rounded(bits: Bits, row: &[f32], codes: &mut [i8], scales: &mut [f32], sums: 
 #[target_feature(enable = "avx512f")]
 fn rounded_to_halves(values: &[f32; PANEL]) -> Halves {
     let mut halves = [0; size_of::<Halves>()];
-    let rounded = _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(values_of(values));
+    let rounded = _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(load(values));
     // SAFETY: there are 32 bytes.
     unsafe { _mm256_storeu_si256(halves.as_mut_ptr().cast(), rounded) };
     halves
@@ -372,9 +376,9 @@ fn normalised(
 ) {
     let mut squares = _mm512_setzero_ps();
     for (index, (values, out)) in vectors(row).iter().zip(out.as_chunks_mut::<PANEL>().0).enumerate() {
-        let mut values = values_of(values);
+        let mut values = load(values);
         if let Some(added) = added.and_then(|added| vectors(added).get(index)) {
-            values = _mm512_add_ps(values, values_of(added));
+            values = _mm512_add_ps(values, load(added));
         }
         squares = _mm512_fmadd_ps(values, values, squares);
         store(out, values);
@@ -386,7 +390,7 @@ fn normalised(
     let mean = _mm512_reduce_add_ps(squares) / row.len() as f32;
     let factor = _mm512_set1_ps(1.0 / (mean + epsilon).sqrt());
     for (out, gain) in out.as_chunks_mut::<PANEL>().0.iter_mut().zip(vectors(gain)) {
-        let values = _mm512_mul_ps(_mm512_mul_ps(values_of(out), factor), values_of(gain));
+        let values = _mm512_mul_ps(_mm512_mul_ps(load(out), factor), load(gain));
         store(out, values);
     }
 }
@@ -395,7 +399,7 @@ fn normalised(
 fn gated<const GELU: bool>(row: &[f32], out: &mut [f32]) {
     let (gates, others) = row.split_at(out.len());
     for ((gate, other), out) in vectors(gates).iter().zip(vectors(others)).zip(out.as_chunks_mut::<PANEL>().0) {
-        let gate = values_of(gate);
+        let gate = load(gate);
         let inner = if GELU {
             // 2 √(2/π) x (1 + 0.044715 x²).
             let square = _mm512_mul_ps(gate, gate);
@@ -405,37 +409,14 @@ fn gated<const GELU: bool>(row: &[f32], out: &mut [f32]) {
             gate
         };
         // x · σ(y) is x / (1 + e^-y).
-        let open = _mm512_add_ps(exponential(_mm512_sub_ps(_mm512_setzero_ps(), inner)), _mm512_set1_ps(1.0));
-        store(out, _mm512_mul_ps(_mm512_div_ps(gate, open), values_of(other)));
+        let beyond = power_of_two(_mm512_mul_ps(inner, _mm512_set1_ps(-LOG2_E)));
+        let open = _mm512_add_ps(beyond, _mm512_set1_ps(1.0));
+        store(out, _mm512_mul_ps(_mm512_div_ps(gate, open), load(other)));
     }
-}
-
-/// e to the power of each, to some units in the last place; infinite from about 89 on.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn exponential(values: __m512) -> __m512 {
-    // ln 2 to the power of k, by k!, from 6 on down.
-    const TERMS: [f32; 7] =
-        [1.540_353e-4, 1.333_355_8e-3, 9.618_129e-3, 5.550_41e-2, 2.402_265e-1, std::f32::consts::LN_2, 1.0];
-    let powers = _mm512_mul_ps(values, _mm512_set1_ps(std::f32::consts::LOG2_E));
-    let whole = _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(powers);
-    let rest = _mm512_sub_ps(powers, whole);
-    let mut result = _mm512_setzero_ps();
-    for term in TERMS {
-        result = _mm512_fmadd_ps(result, rest, _mm512_set1_ps(term));
-    }
-    _mm512_scalef_ps(result, whole)
 }
 
 fn vectors(values: &[f32]) -> &[[f32; PANEL]] {
     values.as_chunks().0
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn values_of(values: &[f32; PANEL]) -> __m512 {
-    // SAFETY: 16 numbers are there.
-    unsafe { _mm512_loadu_ps(values.as_ptr()) }
 }
 
 /// A line of codes; where several rows are multiplied with it, one that will soon be wanted is asked for. With one row the

@@ -38,6 +38,8 @@ pub(super) use nodes::with_products;
 use packed::Packed;
 use weights::{Bits, Layout, Weights};
 
+#[cfg(target_arch = "x86_64")]
+use crate::runtime::attention::Attention;
 use crate::runtime::kv::{MappedFiles, Room};
 
 /// The domain of our operators in a graph.
@@ -90,12 +92,15 @@ impl Instructions {
     }
 }
 
-/// The domain with the operator, for sessions of `threads` threads.
+/// The domain with the operator, and with that of [`super::attention`], for sessions of `threads` threads.
 ///
 /// # Errors
 /// [`ort::Error`] when ONNX Runtime refuses it.
 pub(super) fn domain(instructions: Instructions, threads: usize) -> Result<OperatorDomain, ort::Error> {
-    OperatorDomain::new(DOMAIN)?.add(Products { instructions, threads, shared: Arc::default() })
+    let domain = OperatorDomain::new(DOMAIN)?.add(Products { instructions, threads, shared: Arc::default() })?;
+    #[cfg(target_arch = "x86_64")]
+    let domain = domain.add(Attention { threads })?;
+    Ok(domain)
 }
 
 /// The operator. Its kernels belong to one session, which runs one of them at a time.

@@ -6,6 +6,8 @@
 use std::collections::HashMap;
 
 use super::{BEFORE, BLOCK, Before, DOMAIN, Gate, HEAD, NAME};
+#[cfg(target_arch = "x86_64")]
+use crate::runtime::attention;
 use crate::runtime::{
     nodes::{FLOAT, Graph, LAST, MICROSOFT, Name, Node, ONNX, UINT8, with_graph},
     wire::{field, put_bytes, put_number, real},
@@ -20,7 +22,8 @@ const LOGITS: &[u8] = b"logits";
 /// `AttributeProto.AttributeType` of a whole number.
 const WHOLE_NUMBER: u64 = 2;
 
-/// The model with its products as ours; none where it has no such product, or cannot be read.
+/// The model with its products and its attentions as ours; none where it has no such product, an attention of another kind,
+/// or cannot be read.
 pub(crate) fn with_products(model: &[u8]) -> Option<Vec<u8>> {
     #[expect(clippy::redundant_closure_for_method_calls, reason = "a method of a graph of one lifetime is none of any")]
     with_graph(model, DOMAIN, |graph| graph.with_products())
@@ -71,7 +74,12 @@ impl<'a> Graph<'a> {
             let head = node.outputs.iter().any(|name| self.tells_tokens(name) && alone(name));
             replaced.insert(index, Some(ours(node, &prepared, head)));
         }
-        (!replaced.is_empty()).then(|| self.with(&replaced))
+        if replaced.is_empty() {
+            return None;
+        }
+        #[cfg(target_arch = "x86_64")]
+        attention::replace(self, DOMAIN, &mut replaced)?;
+        Some(self.with(&replaced))
     }
 
     /// Rows that are normalised by their root mean square, of themselves or of a sum.
