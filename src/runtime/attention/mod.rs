@@ -1,9 +1,9 @@
 //! The attention of a generator: an operator of ours in place of ONNX Runtime's `GroupQueryAttention`.
 //!
-//! In a step a query meets some hundred keys, which takes a microsecond or two; ONNX Runtime takes several times as long,
-//! most of it with sharing that out among threads and with products of matrices of one row. Here the queries of one key head
-//! go together, a vector holds their products with 16 keys, and what would take longer to share out than to do is not shared
-//! out. The arithmetic is that of `GroupQueryAttention` in single precision; a token's numbers do not depend on what is
+//! In a step a query meets some hundred keys, which is little to do; ONNX Runtime shares that out among threads, as products of
+//! matrices of one row, and rounds a token otherwise in a prompt than in a step. Here the queries of one key head go together, a
+//! vector holds a query's products with 16 keys, and what would take longer to share out than to do is not shared out
+//! (docs/performance.md has what that is worth). The arithmetic is that of `GroupQueryAttention` in single precision; a token's numbers do not depend on what is
 //! beside it, neither other rows nor other tokens of its pass.
 //!
 //! Owns the operator, and which nodes it stands for ([`replace`]). It comes with [`super::products`], and needs what these
