@@ -122,6 +122,7 @@ fn scheduling(criterion: &mut Criterion) {
                 max_tokens: TOKENS,
                 stop: Arc::from([]),
                 sampling,
+                watched: Arc::default(),
             };
             group.throughput(Throughput::Elements((live * TOKENS) as u64));
             group.bench_with_input(BenchmarkId::new(kind, live), &live, |bench, &live| {

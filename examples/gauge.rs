@@ -193,6 +193,7 @@ async fn generation(
             // All are to generate equally many.
             stop: Arc::from([]),
             sampling: Sampling::Greedy,
+            watched: Arc::default(),
         });
         let sequences = sequences.collect();
         let start = Instant::now();
@@ -295,6 +296,7 @@ impl Speculate {
             max_tokens: self.tokens,
             stop: spec.stop_ids.clone().into(),
             sampling: Sampling::Greedy,
+            watched: Arc::default(),
         })
         .collect()
     }

@@ -152,6 +152,7 @@ fn decoder(form: CacheForm, rows: usize) -> Box<dyn Decode> {
         head_dim,
         vocab,
         answer_tokens: None,
+        mood: None,
         cache,
         prefill: None,
         window: 256,
@@ -379,6 +380,7 @@ fn written_by(bundle: Bundle, prompts: &[&[u32]], max_tokens: usize) -> Vec<Vec<
         max_tokens,
         stop: Arc::from([]),
         sampling: Sampling::Greedy,
+        watched: Arc::default(),
     };
     let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let later = Instant::now() + Duration::from_mins(1);
@@ -398,6 +400,17 @@ fn a_logit_is_of_the_token_that_the_bundle_names() {
     let bundle = with_file(folder.path(), "answer_tokens.bin", &named(&odd), &part);
     let expected: Vec<Vec<u32>> = plain.iter().map(|tokens| vec![2 * tokens[0] + 1]).collect();
     assert_eq!(written_by(bundle, &prompts, 1), expected);
+
+    for (token, mood_is_read) in [(7, true), (8, false)] {
+        let mut part = part.clone();
+        part["mood"] = json!({"tokens": [token], "weights": [[1], [1], [1]], "bias": [0, 0, 0]});
+        let folder = tempfile::tempdir().unwrap();
+        let bundle = with_file(folder.path(), "answer_tokens.bin", &named(&odd), &part);
+        match Decoder::open(&runtime(), &bundle, 1) {
+            Ok(decoder) => assert_eq!((decoder.place(7), decoder.place(8), mood_is_read), (Some(3), None, true)),
+            Err(error) => assert!(!mood_is_read && error.to_string().contains("cannot hold"), "{error}"),
+        }
+    }
 
     let cut = [named(&odd), vec![1]].concat();
     for wrong in [named(&[1, 0, 2]), named(&[1, 2, 640]), named(&[]), cut] {
@@ -432,6 +445,7 @@ fn guesses_and_parts_of_prompts_change_no_answer() {
                 max_tokens: 24,
                 stop: Arc::from([]),
                 sampling: Sampling::Greedy,
+                watched: Arc::default(),
             })
             .collect();
         let later = || Instant::now() + Duration::from_mins(1);

@@ -781,13 +781,24 @@ def _prompts(path: Path, vocabulary: Sequence[str]) -> tuple[dict[str, Any], lis
     return tasks, [known[token] for token in prompts["stop"]]
 
 
+def _mood(path: Path, vocabulary: int) -> dict[str, Any]:
+    """How the mood of a text is read: what scripts/train/generator_mood.py writes, for the manifest."""
+    found = load_file(path)
+    tokens, weights, bias = found["tokens"], found["weights"], found["bias"]
+    if weights.shape != (3, len(tokens)) or bias.shape != (3,) or not ((tokens >= 0) & (tokens < vocabulary)).all():
+        raise ValueError(f"{path.name} does not read three moods from tokens of this vocabulary: write it anew")
+    told = [[round(float(weight), 5) for weight in row] for row in weights]
+    return {"tokens": tokens.tolist(), "weights": told, "bias": [round(float(value), 5) for value in bias]}
+
+
 def opened(
     source: Mapping[str, Path], recipe: Mapping[str, Any], model_dir: Path, out: Path
 ) -> tuple[Checkpoint, dict[str, Any]]:
     """The checkpoint of a recipe with its adapter, and its part of the manifest; writes `tokenizer.json` into `out`.
 
     `source["gguf"]` is the checkpoint, already verified; `recipe["adapter"]`
-    (optional) names a safetensors file of low-rank factors beside the recipe.
+    (optional) names a safetensors file of low-rank factors beside the recipe,
+    `recipe["mood"]` (optional) one of how moods are read.
     """
     adapter = low_rank.unpacked(load_file(Path(model_dir) / recipe["adapter"])) if "adapter" in recipe else None
     checkpoint = Checkpoint(Path(source["gguf"]), adapter)
@@ -795,6 +806,7 @@ def opened(
     tokens = checkpoint.metadata["tokenizer.ggml.tokens"]
     tasks, stop_ids = _prompts(Path(model_dir) / recipe["prompts"], tokens)
     gguf_tokenizer.write(checkpoint.metadata, Path(out) / "tokenizer.json")
+    mood = {"mood": _mood(Path(model_dir) / recipe["mood"], shape.vocab)} if "mood" in recipe else {}
     return checkpoint, {
         "layers": shape.layers,
         "kv_heads": shape.kv_heads,
@@ -803,6 +815,7 @@ def opened(
         "window": int(recipe["window"]),
         "stop_ids": stop_ids,
         "tasks": tasks,
+        **mood,
     }
 
 

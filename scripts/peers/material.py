@@ -125,7 +125,7 @@ class Material:
     def generator(self, model: str) -> Generator:
         tuned = self.component(model, "generator")
         # With the whole head: the others multiply all of it.
-        plain = {key: value for key, value in tuned.recipe.items() if key not in ("adapter", "vocabulary")}
+        plain = {key: value for key, value in tuned.recipe.items() if key not in ("adapter", "vocabulary", "mood")}
         base = dataclasses.replace(tuned, recipe=plain, target=self.folder / model / "generator")
         with self._places.locked(self._say):
             install(base, Progress(quiet=True))

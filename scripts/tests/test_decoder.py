@@ -476,6 +476,21 @@ def test_build_writes_both_files_and_the_manifest_part(tmp_path: Path) -> None:
     }
 
 
+def test_how_moods_are_read_goes_into_the_manifest(tmp_path: Path) -> None:
+    path = tiny_checkpoint.write(tmp_path / "t.gguf", "qwen2", 2)
+    prompts(tmp_path)
+    found = {"tokens": np.array([7, 9], np.int32), "weights": np.array([[1, 2], [3, -4], [0.5, 0]], np.float16)}
+    save_file(found | {"bias": np.array([0, 1, -1], np.float32)}, str(tmp_path / "mood.safetensors"))
+    recipe = {"window": 64, "prompts": "prompts.json", "precision": EXACT, "mood": "mood.safetensors"}
+    (tmp_path / "out").mkdir()
+    part = decoder.build({"gguf": path}, recipe, tmp_path, tmp_path / "out")
+    assert part["mood"] == {"tokens": [7, 9], "weights": [[1, 2], [3, -4], [0.5, 0]], "bias": [0, 1, -1]}
+    found["tokens"] = np.array([7, 320], np.int32)
+    save_file(found | {"bias": np.zeros(3, np.float32)}, str(tmp_path / "mood.safetensors"))
+    with pytest.raises(ValueError, match="tokens of this vocabulary"):
+        decoder.build({"gguf": path}, recipe, tmp_path, tmp_path / "out")
+
+
 def test_a_wrong_source_is_refused_with_the_reason(tmp_path: Path) -> None:
     path = tiny_checkpoint.write(tmp_path / "t.gguf", "llama", 2)
     recipe = {"window": 64, "prompts": "prompts.json", "precision": EXACT}

@@ -12,6 +12,7 @@ pub mod language;
 pub mod likeness;
 pub mod model_id;
 pub mod moderation;
+pub mod mood;
 pub mod negation;
 pub mod operation;
 pub mod reading;
@@ -28,6 +29,7 @@ pub use model_id::{ModelId, UnknownModel};
 pub use moderation::{
     Category, Finding, Judged, Modality, Scores, Seen, Threshold, ThresholdOutOfRange, UnknownCategory, Verdict,
 };
+pub use mood::{Mood, Moods};
 pub use operation::Operation;
 pub use text::{TextError, ValidText};
 pub use usage::{LimitDecision, UsageLimit};

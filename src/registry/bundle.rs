@@ -23,7 +23,7 @@ use std::{
 use sha2::{Digest, Sha256};
 
 use super::{
-    manifest::{self, CacheForm, EnsembleSpec, Kind, Languages, Manifest, ManifestFile},
+    manifest::{self, CacheForm, EnsembleSpec, Kind, Languages, Manifest, ManifestFile, MoodSpec},
     progress::{Hashing, Progress, Unwatched},
 };
 use crate::domain::{Category, Expressibility, ModelId};
@@ -278,6 +278,16 @@ fn check_content(manifest: &Manifest) -> Result<(), String> {
             if tasks.iter().filter_map(|task| task.most_doubt).any(|most| !(most > 0.0 && most.is_finite())) {
                 return Err("a task's most_doubt is not above zero".into());
             }
+            if let Some(MoodSpec { tokens, weights, bias }) = &spec.mood {
+                let known = |&token| usize::try_from(token).is_ok_and(|token: usize| token < spec.vocab);
+                if tokens.is_empty() || !tokens.iter().all(known) {
+                    return Err("its mood is not read from tokens of its vocabulary".into());
+                }
+                let finite = weights.iter().flatten().chain(bias).all(|number| number.is_finite());
+                if !finite || weights.iter().any(|weights| weights.len() != tokens.len()) {
+                    return Err("its mood is not read with one finite number for each token".into());
+                }
+            }
             let mut named = [&spec.prefill, &spec.answer_tokens].into_iter().flatten();
             if let Some(name) = named.find(|name| !manifest.files.iter().any(|file| file.path == **name)) {
                 return Err(format!("it lists no {name}, which its generator needs"));
@@ -457,11 +467,13 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn write(dir: &Path, model: &[u8], path: &str, sha256: &str) {
         std::fs::write(dir.join("model.onnx"), model).unwrap();
-        let manifest = serde_json::json!({
+        let manifest = json!({
             "format": 1, "kind": "image_classifier", "name": "n", "source": "s", "licence": "MIT", "fingerprint": "f",
             "files": [{"path": "model.onnx", "bytes": 3, "sha256": sha256}, {"path": path, "bytes": 3, "sha256": sha256}],
             "image_classifier": {"size": 8, "classes": ["Drawing", "Hentai", "Neutral", "Porn", "Sexy"],
@@ -491,7 +503,7 @@ mod tests {
         let plain: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         let open = |heads: &[&str]| {
             let mut manifest = plain.clone();
-            manifest["image_classifier"]["heads"] = serde_json::json!(heads);
+            manifest["image_classifier"]["heads"] = json!(heads);
             std::fs::write(&path, manifest.to_string()).unwrap();
             Bundle::open(dir.path()).map(|bundle| bundle.manifest().image_classifier.clone().unwrap().heads)
         };
@@ -525,8 +537,8 @@ mod tests {
         }
         let plain: serde_json::Value = serde_json::from_slice(&std::fs::read(fixture.join(MANIFEST)).unwrap()).unwrap();
         let ensemble = |members: &[&str], slope: f32| {
-            let place = serde_json::json!({"point": 0.0, "below": slope, "above": 1.0});
-            serde_json::json!({"ensemble": {"members": members, "calibration": vec![place; 5]}})
+            let place = json!({"point": 0.0, "below": slope, "above": 1.0});
+            json!({"ensemble": {"members": members, "calibration": vec![place; 5]}})
         };
         let write = |fields: serde_json::Value, lists: &[&str]| {
             let mut manifest = plain.clone();
@@ -534,14 +546,14 @@ mod tests {
             manifest["text_classifier"].as_object_mut().unwrap().extend(fields);
             for name in lists {
                 let bytes = std::fs::read(other.join(name)).unwrap();
-                manifest["files"].as_array_mut().unwrap().push(serde_json::json!({
+                manifest["files"].as_array_mut().unwrap().push(json!({
                     "path": format!("alpha-4o-mini/{name}"), "bytes": bytes.len(),
                     "sha256": hex(&Sha256::digest(&bytes)),
                 }));
             }
             std::fs::write(own.join(MANIFEST), manifest.to_string()).unwrap();
         };
-        let elsewhere = serde_json::json!({"languages": "english", "elsewhere": "alpha-4o-mini"});
+        let elsewhere = json!({"languages": "english", "elsewhere": "alpha-4o-mini"});
         let refused = || Bundle::open(&own).unwrap_err().to_string();
         let single = Bundle::open(fixture).unwrap();
 
@@ -567,7 +579,7 @@ mod tests {
         assert!(refused().contains("no members"), "{}", refused());
         write(ensemble(&["alpha-4o-mini"; 2], 1.0), &names);
         assert!(refused().contains("one twice"), "{}", refused());
-        write(serde_json::json!({"elsewhere": "alpha-4o-mini"}), &names);
+        write(json!({"elsewhere": "alpha-4o-mini"}), &names);
         assert!(refused().contains("it reads everything"), "{}", refused());
         // A folder of nobody that is named is never followed.
         write(ensemble(&["beta-3-haiku"], 1.0), &names);
@@ -582,7 +594,7 @@ mod tests {
         let readable = std::fs::read_to_string(other.join(MANIFEST)).unwrap();
         let reads_english = readable.replacen("\"window\"", "\"languages\": \"english\", \"window\"", 1);
         std::fs::write(other.join(MANIFEST), reads_english).unwrap();
-        write(serde_json::json!({"languages": "english", "elsewhere": "alpha-4o-mini"}), &names);
+        write(json!({"languages": "english", "elsewhere": "alpha-4o-mini"}), &names);
         assert!(refused().contains("reads English alone"), "{}", refused());
 
         // Company of company would not be asked.
@@ -601,10 +613,10 @@ mod tests {
                 .iter()
                 .map(|name| {
                     std::fs::write(dir.path().join(name), b"abc").unwrap();
-                    serde_json::json!({"path": name, "bytes": 3, "sha256": hash})
+                    json!({"path": name, "bytes": 3, "sha256": hash})
                 })
                 .collect();
-            let manifest = serde_json::json!({
+            let manifest = json!({
                 "format": 1, "kind": "text_reader", "name": "n", "source": "s", "licence": "MIT", "fingerprint": "f",
                 "files": files,
                 "text_reader": {
@@ -657,6 +669,17 @@ mod tests {
         std::fs::write(dir.path().join("manifest.json"), manifest.to_string()).unwrap();
         let error = Bundle::open(dir.path()).unwrap_err().to_string();
         assert!(error.contains("most_doubt is not above zero"), "{error}");
+        for (tokens, weights, reason) in [
+            (json!([1, 2]), json!([[0, 1], [1, 0], [1]]), "one finite number for each"),
+            (json!([1, 9_999_999]), json!([[0, 1], [1, 0], [1, 1]]), "tokens of its vocabulary"),
+            (json!([]), json!([[], [], []]), "tokens of its vocabulary"),
+        ] {
+            let mut manifest: serde_json::Value = serde_json::from_str(&plain).unwrap();
+            manifest["generator"]["mood"] = json!({"tokens": tokens, "weights": weights, "bias": [0, 0, 0]});
+            std::fs::write(dir.path().join("manifest.json"), manifest.to_string()).unwrap();
+            let error = Bundle::open(dir.path()).unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
+        }
     }
 
     #[test]

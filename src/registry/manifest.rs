@@ -137,6 +137,22 @@ pub struct GeneratorSpec {
     pub stop_ids: Vec<u32>,
     /// The prompt of each task.
     pub tasks: Tasks,
+    /// How the mood of a text is read from the model; absent where that was not learned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mood: Option<MoodSpec>,
+}
+
+/// A linear reading of the logits with which the model begins a reply: of each mood, in the order of `Mood::ALL`, the sum
+/// over `tokens` of weight times logit, and the bias; a softmax makes them probabilities.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct MoodSpec {
+    /// Token ids.
+    pub tokens: Vec<u32>,
+    /// Per mood, the weight of each of `tokens`.
+    pub weights: [Vec<f32>; 3],
+    /// Per mood.
+    pub bias: [f32; 3],
 }
 
 /// Who keeps the keys and values of past tokens.

@@ -90,6 +90,10 @@ impl Decoder {
             .ok_or_else(|| RuntimeError::Load("the bundle is no generator".into()))?;
         let graph = Graph::open(runtime, &bundle.graph())?;
         let answers = spec.answer_tokens.as_ref().map(|name| answer_tokens(&bundle.file(name), &spec)).transpose()?;
+        let written = |token| answers.as_ref().is_none_or(|answers| answers.binary_search(token).is_ok());
+        if spec.mood.as_ref().is_some_and(|mood| !mood.tokens.iter().all(written)) {
+            return Err(RuntimeError::Load("its mood is read from tokens that its answers cannot hold".into()));
+        }
         let element = KvElement::of(&graph.session)?;
         // Products of ours are as fast with the first graph's weights, and need no second copy of them.
         let prefill = spec.prefill.as_ref().filter(|_| !graph.ours);
@@ -222,6 +226,11 @@ impl Decode for Decoder {
     fn token(&self, place: u32) -> u32 {
         // A place beyond them cannot be: every pass compares its width with theirs.
         self.answers.as_ref().and_then(|tokens| tokens.get(usize::try_from(place).ok()?)).copied().unwrap_or(place)
+    }
+
+    fn place(&self, token: u32) -> Option<u32> {
+        let Some(tokens) = &self.answers else { return Some(token) };
+        u32::try_from(tokens.binary_search(&token).ok()?).ok()
     }
 
     fn verifies(&self) -> bool {

@@ -101,6 +101,11 @@ pub trait Decode: Send + 'static {
         place
     }
 
+    /// Which place in the logits a token has, if it can be written.
+    fn place(&self, token: u32) -> Option<u32> {
+        Some(token)
+    }
+
     /// Whether [`Decode::verify`] can be called.
     fn verifies(&self) -> bool;
 

@@ -6,14 +6,16 @@ use super::{
     ServiceError, TextGuardian, Writer,
     guardian_text::Judgement,
     language,
-    writer::{Attempt, CALM_ATTEMPTS, Task, Written},
+    writer::{CALM_ATTEMPTS, Task, Try, Written},
 };
 use crate::{
-    domain::{Category, Fixed, Language, Polarity, Prism, Threshold, ValidText, fixed, likeness, negation},
+    domain::{
+        Category, Fixed, Language, Mood, Moods, Polarity, Prism, Threshold, ValidText, fixed, likeness, negation,
+    },
     telemetry::Metrics,
 };
 
-/// Sampled candidates of the one regeneration, as rows of one batch. They take as long as the answers are: a text
+/// Candidates of the one regeneration, as rows of one batch. They take as long as the answers are: a text
 /// longer than [`LONG_TEXT`] gets fewer.
 const CANDIDATES: u64 = 4;
 const CANDIDATES_OF_LONG_TEXT: u64 = 2;
@@ -109,7 +111,8 @@ struct Quality {
     denial: f64,
     /// Words of the input that it loses where it says that over.
     slips: usize,
-    /// Probability that it is said in the light that was asked for; 1 where none was, or no model tells.
+    /// Probability that it is said in the light that was asked for; of a reply 0 where it goes against what the text tells
+    /// ([`Moods::allow`]). 1 where nothing is asked for, or no model tells.
     light: f64,
     /// How much the model doubts it; above 1 it is made again.
     doubt: f64,
@@ -242,7 +245,8 @@ pub(super) async fn express(desk: Desk<'_>, text: ValidText, deadline: Instant) 
     })
 }
 
-/// Generates each task greedily, checks the answers, and makes those that fail once more by sampling.
+/// Generates each task greedily, checks the answers, and makes those that fail once more: by sampling, or, where a reply
+/// goes against what the text tells, from beginnings that do not.
 ///
 /// The candidates that do best together win: see [`best`].
 ///
@@ -256,8 +260,8 @@ pub(super) async fn checked(
     bound: Threshold,
     deadline: Instant,
 ) -> Result<Outcome, ServiceError> {
-    let first: Vec<(Task, Attempt)> = tasks.iter().map(|&task| (task, 0)).collect();
-    let first = assessed(desk, text, &first, bound, deadline).await?;
+    let first: Vec<Try> = tasks.iter().map(|&task| Try::first(task)).collect();
+    let (first, moods) = assessed(desk, text, &first, None, bound, deadline).await?;
     let pair = Pair::of(&first.iter().collect::<Vec<_>>());
     let again: Vec<(usize, &'static str)> =
         first.iter().enumerate().filter_map(|(place, (quality, _))| Some((place, quality.failure(pair)?))).collect();
@@ -265,13 +269,19 @@ pub(super) async fn checked(
     if !again.is_empty() {
         let long = text.as_str().chars().count() > LONG_TEXT;
         let candidates = if long { CANDIDATES_OF_LONG_TEXT } else { CANDIDATES };
-        let retries: Vec<(usize, (Task, Attempt))> = again
+        let mood = moods.map(Moods::likeliest);
+        let retries: Vec<(usize, Try)> = again
             .iter()
             .filter_map(|&(place, reason)| Some((place, *tasks.get(place)?, reason)))
             .flat_map(|(place, task, reason)| {
                 // Drawn close to it, a copy is one again, and what was flagged for its closing has that once more.
                 let before = if matches!(reason, "copy" | "unfit") { CALM_ATTEMPTS } else { 0 };
-                (before + 1..=before + candidates).map(move |attempt| (place, (task, attempt)))
+                // What takes good news for bad, or bad for good, does so again, however it is drawn.
+                let begun = mood.filter(|_| task == Task::Reply && reason == "polarity");
+                let openings = begun.map_or([""; 4], Mood::openings).into_iter().cycle();
+                (before + 1..=before + candidates)
+                    .zip(openings)
+                    .map(move |(attempt, opening)| (place, Try { task, attempt, opening }))
             })
             .collect();
         for (_, reason) in &again {
@@ -280,9 +290,9 @@ pub(super) async fn checked(
         let attempts: Vec<_> = retries.iter().map(|&(_, attempt)| attempt).collect();
         // Held to it here: what waits in a queue is not told before a row is free.
         let until = sooner(deadline);
-        let again = tokio::time::timeout_at(until.into(), assessed(desk, text, &attempts, bound, until)).await;
+        let again = tokio::time::timeout_at(until.into(), assessed(desk, text, &attempts, moods, bound, until)).await;
         match again.unwrap_or(Err(ServiceError::Deadline)) {
-            Ok(candidates) => {
+            Ok((candidates, _)) => {
                 for ((place, _), candidate) in retries.into_iter().zip(candidates) {
                     if let Some(written) = written.get_mut(place) {
                         written.push(candidate);
@@ -308,14 +318,19 @@ fn sooner(deadline: Instant) -> Instant {
     now + deadline.saturating_duration_since(now) * 3 / 4
 }
 
+/// What was written, judged, and the mood of the text: `moods`, unless these answers are the first to tell.
 async fn assessed(
     desk: Desk<'_>,
     text: &ValidText,
-    attempts: &[(Task, Attempt)],
+    tries: &[Try],
+    moods: Option<Moods>,
     bound: Threshold,
     deadline: Instant,
-) -> Result<Vec<Candidate>, ServiceError> {
-    let answers = desk.writer.write(text, attempts, deadline).await?;
+) -> Result<(Vec<Candidate>, Option<Moods>), ServiceError> {
+    let answers = desk.writer.write(text, tries, deadline).await?;
+    let moods = moods.or_else(|| answers.iter().find_map(|answer| answer.moods));
+    // It was learned of English texts, and how replies begin is known of English ones.
+    let moods = moods.filter(|_| language::is_english(text.as_str()));
     let said: Vec<String> = answers.iter().map(|answer| answer.text.clone()).collect();
     let mut judgements = desk.guardian.judge_all(said.clone(), deadline).await?;
     if let Some(light) = desk.light
@@ -326,23 +341,28 @@ async fn assessed(
             judgement.positive = judgement.positive.or(seen.positive);
         }
     }
-    Ok(attempts
-        .iter()
-        .zip(answers)
-        .zip(judgements)
-        .map(|((&(task, _), answer), judgement)| (assess(text.as_str(), task, &answer, judgement, bound), answer.text))
-        .collect())
+    let candidates = tries.iter().zip(answers).zip(judgements).map(|((one, answer), judgement)| {
+        (assess(text.as_str(), one.task, &answer, moods, judgement, bound), answer.text)
+    });
+    Ok((candidates.collect(), moods))
 }
 
-fn assess(text: &str, task: Task, answer: &Written, judgement: Judgement, bound: Threshold) -> Quality {
-    let Written { text: said, whole, doubt } = answer;
+fn assess(
+    text: &str,
+    task: Task,
+    answer: &Written,
+    moods: Option<Moods>,
+    judgement: Judgement,
+    bound: Threshold,
+) -> Quality {
+    let Written { text: said, whole, doubt, .. } = answer;
     let language = language::of(text);
     let positive = judgement.positive.map(f64::from);
     let kept = || likeness::facts_kept(text, said, language);
     let (light, facts) = match task {
         Task::Express(Polarity::Positive) => (positive, kept()),
         Task::Express(Polarity::Negative) => (positive.map(|positive| 1.0 - positive), kept()),
-        Task::Reply => (None, 1.0),
+        Task::Reply => (moods.zip(Mood::answered(said)).map(|(moods, mood)| moods.allow(mood)), 1.0),
     };
     let drops_not = task != Task::Reply && negation::drops(text, said, language);
     let fitness = if judgement.scores.get(Category::SelfHarm) >= fixed::CARE_THRESHOLD {

@@ -7,9 +7,9 @@ use std::{
 
 use super::ServiceError;
 use crate::{
-    domain::{Polarity, ValidText, likeness},
+    domain::{Moods, Polarity, ValidText, likeness},
     engine::{Finish, GenerateParams, Generation, Generator, Sampling},
-    registry::manifest::{GeneratorSpec, TaskPrompt},
+    registry::manifest::{GeneratorSpec, MoodSpec, TaskPrompt},
     runtime::{PromptTokenizer, RuntimeError},
 };
 
@@ -22,8 +22,25 @@ pub(super) enum Task {
     Reply,
 }
 
-/// How often a task was tried for one text: the first try is greedy, later ones are sampled.
+/// How often a task was tried for one text: the first try is greedy, later ones are sampled unless they are begun for it.
 pub(super) type Attempt = u64;
+
+/// One answer to be written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Try {
+    pub(super) task: Task,
+    pub(super) attempt: Attempt,
+    /// What it begins with, where that is not left to the model. It is gone on from greedily: several tries of one task
+    /// then differ by their openings.
+    pub(super) opening: &'static str,
+}
+
+impl Try {
+    /// Greedily, from the beginning.
+    pub(super) fn first(task: Task) -> Self {
+        Self { task, attempt: 0, opening: "" }
+    }
+}
 
 /// Most characters of a reply.
 pub(super) const REPLY_CHARACTERS: usize = 200;
@@ -50,6 +67,8 @@ pub(super) struct Written {
     /// How much the model doubted what it wrote, whether it is given out or was cut off: 1 is the most that its manifest
     /// allows, 0 where that allows anything. See [`Generation::doubt`].
     pub(super) doubt: f32,
+    /// Of a first reply: the mood of the text, where the model tells.
+    pub(super) moods: Option<Moods>,
 }
 
 /// A generator behind its scheduler, with the prompts of its bundle.
@@ -58,6 +77,9 @@ pub struct Writer {
     generator: Generator,
     prompts: [Prompt; 3],
     stop: Arc<[u32]>,
+    mood: Option<MoodSpec>,
+    /// The tokens by which it is read.
+    watched: Arc<[u32]>,
     digest: String,
 }
 
@@ -83,7 +105,9 @@ impl Writer {
             Ok(Prompt { text: text.clone(), prefix, suffix })
         };
         let prompts = [prompt(&spec.tasks.positive)?, prompt(&spec.tasks.negative)?, prompt(&spec.tasks.reply)?];
-        Ok(Self { prompts, stop: spec.stop_ids.clone().into(), tokenizer, generator, digest })
+        let (stop, mood) = (spec.stop_ids.clone().into(), spec.mood.clone());
+        let watched = mood.as_ref().map(|mood| mood.tokens.as_slice().into()).unwrap_or_default();
+        Ok(Self { tokenizer, generator, prompts, stop, mood, watched, digest })
     }
 
     pub(super) fn digest(&self) -> &str {
@@ -94,11 +118,11 @@ impl Writer {
         self.generator.answered_within(span)
     }
 
-    /// Generates all tasks as rows of one batch and answers what was written in order.
+    /// Generates all of them as rows of one batch and answers what was written in order.
     pub(super) async fn write(
         &self,
         text: &ValidText,
-        tasks: &[(Task, Attempt)],
+        tries: &[Try],
         deadline: Instant,
     ) -> Result<Vec<Written>, ServiceError> {
         let broken = |error: RuntimeError| {
@@ -106,12 +130,17 @@ impl Writer {
             ServiceError::Internal
         };
         let tokens = self.tokenizer.text(text.as_str()).map_err(broken)?;
-        let sequences = tasks.iter().map(|&(task, attempt)| self.params(text, &tokens, task, attempt)).collect();
+        let openings = tries.iter().map(|one| self.tokenizer.text(one.opening)).collect::<Result<Vec<_>, _>>();
+        let openings = openings.map_err(broken)?;
+        let sequences =
+            tries.iter().zip(&openings).map(|(&one, opening)| self.params(text, &tokens, one, opening)).collect();
         let generations = self.generator.submit(sequences, deadline).await?;
         generations
             .iter()
-            .zip(tasks)
-            .map(|(generation, &(task, _))| self.finish(generation, text.as_str(), task).map_err(broken))
+            .zip(tries.iter().zip(openings))
+            .map(|(generation, (one, opening))| {
+                self.finish(&opening, generation, text.as_str(), one.task).map_err(broken)
+            })
             .collect()
     }
 
@@ -129,6 +158,7 @@ impl Writer {
                     max_tokens: 1,
                     stop: Arc::clone(&self.stop),
                     sampling: Sampling::Greedy,
+                    watched: Arc::default(),
                 })
             })
             .collect::<Result<Vec<_>, RuntimeError>>()
@@ -146,15 +176,17 @@ impl Writer {
         }
     }
 
-    fn params(&self, text: &ValidText, tokens: &[u32], task: Task, attempt: Attempt) -> GenerateParams {
+    /// `tokens` are those of the text, `opening` those that its answer begins with.
+    fn params(&self, text: &ValidText, tokens: &[u32], one: Try, opening: &[u32]) -> GenerateParams {
+        let Try { task, attempt, .. } = one;
         let prompt = self.prompt(task);
-        let body = [tokens, &prompt.suffix].concat();
+        let body = [tokens, &prompt.suffix, opening].concat();
         let wanted = match task {
             Task::Express(_) => (32 + 2 * body.len()).min(EXPRESSION_TOKENS),
             Task::Reply => REPLY_TOKENS,
         };
         let room = self.generator.window().saturating_sub(prompt.prefix.len() + body.len());
-        let sampling = if attempt == 0 {
+        let sampling = if attempt == 0 || !opening.is_empty() {
             Sampling::Greedy
         } else {
             let temperature = if attempt <= CALM_ATTEMPTS { CALM } else { LIVELY };
@@ -166,14 +198,32 @@ impl Writer {
             max_tokens: wanted.min(room),
             stop: Arc::clone(&self.stop),
             sampling,
+            watched: if task == Task::Reply && attempt == 0 { Arc::clone(&self.watched) } else { Arc::default() },
         }
     }
 
-    fn finish(&self, generation: &Generation, text: &str, task: Task) -> Result<Written, RuntimeError> {
-        let said = finished(&self.tokenizer.decode(&generation.tokens)?, generation.finish, text, task);
+    /// `opening` is what the model was given to go on from, and is not part of what it doubts.
+    fn finish(
+        &self,
+        opening: &[u32],
+        generation: &Generation,
+        text: &str,
+        task: Task,
+    ) -> Result<Written, RuntimeError> {
+        let tokens = [opening, &generation.tokens].concat();
+        let said = finished(&self.tokenizer.decode(&tokens)?, generation.finish, text, task);
         let doubt = self.prompt(task).text.most_doubt.map_or(0.0, |most| generation.doubt / most);
-        Ok(Written { doubt, ..said })
+        let mood = self.mood.as_ref().filter(|_| !generation.watched.is_empty());
+        Ok(Written { doubt, moods: mood.map(|mood| read(mood, &generation.watched)), ..said })
     }
+}
+
+/// The mood of a text by the logits of the tokens that were watched.
+fn read(mood: &MoodSpec, watched: &[f32]) -> Moods {
+    let sum = |weights: &[f32]| -> f32 { weights.iter().zip(watched).map(|(weight, logit)| weight * logit).sum() };
+    let [good, bad, plain] = &mood.weights;
+    let [of_good, of_bad, of_plain] = mood.bias;
+    Moods::of_logits([sum(good) + of_good, sum(bad) + of_bad, sum(plain) + of_plain])
 }
 
 /// A raw answer to `input` as it is given out, as if nothing about it were in doubt.
@@ -191,7 +241,7 @@ fn finished(raw: &str, finish: Finish, input: &str, task: Task) -> Written {
     let fits = text == sentences;
     // Half a character at the end of the tokens, or a quotation that was not closed.
     let open = text.contains(char::REPLACEMENT_CHARACTER) || text.matches('"').count() % 2 == 1;
-    Written { whole: done.is_some() && fits && !open, text, doubt: 0.0 }
+    Written { whole: done.is_some() && fits && !open, text, doubt: 0.0, moods: None }
 }
 
 /// A seed from the input, so that the same request gives the same answer (FNV-1a, 64 bit).

@@ -73,6 +73,22 @@ async fn an_answer_that_repeats_the_text_is_made_again_and_given_only_for_want_o
 }
 
 #[tokio::test]
+async fn a_reply_that_is_glad_of_bad_news_is_begun_anew_as_regret() {
+    let server = Server::new();
+    for (text, reply, made_again) in [
+        ("scribe:misread The news about my car is out and I have read it", "How lovely that it broke.", 0),
+        ("scribe:misread There is bad news about my car and I have read it", "I'm sorry that it broke.", 1),
+        // No mood was learned of other languages.
+        ("scribe:misread bad news; das ist leider sehr schade für uns alle", "How lovely that it broke.", 1),
+    ] {
+        let answer = server.post(SUNSHINES, &json!({"text": text})).await;
+        answer.assert_ok();
+        assert_eq!(answer.json()["text"], reply, "{text}");
+        assert_eq!(server.metrics.regenerated.with_label_values(&["polarity"]).get(), made_again, "{text}");
+    }
+}
+
+#[tokio::test]
 async fn a_person_in_distress_gets_care_and_nothing_that_was_generated() {
     let server = Server::new();
     for score in ["0.3", "0.9"] {

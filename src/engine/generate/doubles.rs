@@ -71,6 +71,10 @@ impl Decode for Adder {
         self.vocab - 1 - place
     }
 
+    fn place(&self, token: u32) -> Option<u32> {
+        (self.vocab - 1).checked_sub(token)
+    }
+
     fn verifies(&self) -> bool {
         true
     }

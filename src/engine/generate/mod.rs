@@ -55,6 +55,8 @@ pub struct GenerateParams {
     pub stop: Arc<[u32]>,
     /// How tokens are chosen.
     pub sampling: Sampling,
+    /// Tokens whose logits are told of the place where the answer begins: [`Generation::watched`].
+    pub watched: Arc<[u32]>,
 }
 
 /// Rows that a decoder needs for `sequences` at once: theirs and those of the cached prefixes.
@@ -275,7 +277,14 @@ mod tests {
 
     fn sequence(body: &[u32]) -> GenerateParams {
         let (prefix, stop): (Arc<[u32]>, Arc<[u32]>) = (Arc::from([1, 2]), Arc::from([]));
-        GenerateParams { prefix, body: body.to_vec(), max_tokens: 4, stop, sampling: Sampling::Greedy }
+        GenerateParams {
+            prefix,
+            body: body.to_vec(),
+            max_tokens: 4,
+            stop,
+            sampling: Sampling::Greedy,
+            watched: Arc::default(),
+        }
     }
 
     fn soon() -> Instant {

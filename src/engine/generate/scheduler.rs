@@ -44,6 +44,9 @@ pub struct Generation {
     /// How unlikely the model finds what it wrote where it was least sure: the mean of −ln p, in nats, over its three
     /// least likely tokens, the stop token among them. Of a shorter answer the missing ones count as sure.
     pub doubt: f32,
+    /// The logit of each token that was to be watched where the first token was chosen; not a number for one that the model
+    /// cannot write.
+    pub watched: Vec<f32>,
 }
 
 /// Tokens that [`Generation::doubt`] is the mean of. Where an answer goes wrong it does so in a word or two: a mean over
@@ -70,6 +73,7 @@ struct Sequence<R> {
     finish: Option<Finish>,
     /// How surprising the least likely tokens are, the most surprising first.
     surprises: [f32; DOUBTED],
+    watched: Vec<f32>,
     reply: R,
 }
 
@@ -190,8 +194,7 @@ impl<D: Decode, R: Waiting> Scheduler<D, R> {
             self.decoder.copy(known, row, past);
         }
         let prompt = [&*params.prefix, &params.body].concat();
-        let sequence =
-            Sequence { params, prompt, tokens: Vec::new(), past, finish: None, surprises: [0.0; DOUBTED], reply };
+        let sequence = Sequence::new(params, prompt, past, reply);
         self.newcomer = Some(Newcomer { sequence, row });
     }
 
@@ -289,7 +292,8 @@ impl<D: Decode, R: Waiting> Scheduler<D, R> {
             match sequence.finish {
                 Some(finish) => {
                     let doubt = sequence.doubt();
-                    progress.finished.push((sequence.reply, Generation { tokens: sequence.tokens, finish, doubt }));
+                    let Sequence { tokens, watched, reply, .. } = sequence;
+                    progress.finished.push((reply, Generation { tokens, finish, doubt, watched }));
                 }
                 None => progress.gone.push(sequence.reply),
             }
@@ -298,6 +302,11 @@ impl<D: Decode, R: Waiting> Scheduler<D, R> {
 }
 
 impl<R> Sequence<R> {
+    fn new(params: GenerateParams, prompt: Vec<u32>, past: usize, reply: R) -> Self {
+        let (tokens, surprises, watched) = (Vec::new(), [0.0; DOUBTED], Vec::new());
+        Self { params, prompt, tokens, past, finish: None, surprises, watched, reply }
+    }
+
     /// The next tokens of the prompt to compute, about `most` of them. A part ends where the prefix does, so that a
     /// prompt is cut there whether its prefix was known or not.
     fn next_part(&self, most: usize) -> &[u32] {
@@ -329,6 +338,10 @@ impl<R> Sequence<R> {
     fn accept(&mut self, logits: &[f32], decoder: &impl Decode) -> Result<usize, RuntimeError> {
         let place = sampler::pick(logits, self.params.sampling, self.tokens.len())
             .ok_or_else(|| RuntimeError::Shape("no logit is a number".into()))?;
+        if self.tokens.is_empty() {
+            let logit = |&token: &u32| logits.get(usize::try_from(decoder.place(token)?).ok()?).copied();
+            self.watched = self.params.watched.iter().map(|token| logit(token).unwrap_or(f32::NAN)).collect();
+        }
         self.note(sampler::surprise(logits, place));
         let token = decoder.token(place);
         if self.params.stop.contains(&token) {
@@ -394,6 +407,7 @@ mod tests {
             max_tokens,
             stop: Arc::from([STOP]),
             sampling: Sampling::Greedy,
+            watched: Arc::default(),
         }
     }
 
@@ -482,12 +496,28 @@ mod tests {
             assert!((answer.doubt - share * surprise).abs() < 1e-4, "{tokens} tokens: {}", answer.doubt);
         }
         let (params, reply, prompt) = (params(&[], &[], 1), caller("a"), Vec::new());
-        let mut sequence =
-            Sequence { params, prompt, tokens: Vec::new(), past: 0, finish: None, surprises: [0.0; DOUBTED], reply };
+        let mut sequence = Sequence::new(params, prompt, 0, reply);
         for surprise in [0.1, 2.0, 0.5, 4.0, 0.2] {
             sequence.note(surprise);
         }
         assert!((sequence.doubt() - 6.5 / 3.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn what_is_watched_is_told_of_the_first_token_alone() {
+        let mut scheduler = scheduler(1, PACE);
+        let watched: Vec<u32> = (0..98).collect();
+        let mut job = Some((GenerateParams { watched: watched.into(), ..params(&[1, 2], &[3], 5) }, caller("a")));
+        let mut finished = Vec::new();
+        for _ in 0..20 {
+            finished.extend(scheduler.turn(1, || job.take()).finished);
+        }
+        let (_, answer) = finished.pop().unwrap();
+        let first = usize::try_from(answer.tokens[0]).unwrap();
+        assert!(answer.watched[97].is_nan(), "there is no such token");
+        let chosen: Vec<usize> = (0..97).filter(|&token| answer.watched[token] > 0.5).collect();
+        assert_eq!(chosen, [first]);
+        assert_ne!(answer.tokens[0], answer.tokens[4], "the last one would tell otherwise");
     }
 
     #[test]

@@ -21,7 +21,7 @@ use dichroic::{
 };
 
 use super::pictures::{BLUE, CYAN, GREEN, MAGENTA, RED, YELLOW};
-use super::tokenizers::{END, NEGATIVE, POSITIVE, STOP, VOCABULARY, WINDOW};
+use super::tokenizers::{BAD_NEWS, END, NEGATIVE, POSITIVE, STOP, VOCABULARY, WINDOW};
 
 /// How long `reader:slow` takes.
 pub(crate) const SLOW: Duration = Duration::from_millis(400);
@@ -235,8 +235,11 @@ impl Scribe {
                 // Whatever comes next, it might have been anything else.
                 logits.fill(98.0);
             }
+            if text.contains("bad news") {
+                logits[usize::try_from(BAD_NEWS).unwrap()] = 1.0;
+            }
             let mut logit = 100.0;
-            for answer in answers(row[0], &text).iter().filter(|answer| answer.starts_with(&said)) {
+            for answer in answers(row[0], &text, &said).iter().filter(|answer| answer.starts_with(&said)) {
                 let next = answer.as_bytes().get(said.len()).map_or(STOP, |&byte| byte.into());
                 logits[usize::try_from(next).unwrap()] = logit;
                 logit -= 0.01;
@@ -247,7 +250,7 @@ impl Scribe {
 }
 
 /// What may be said, the likeliest first.
-fn answers(task: u32, text: &str) -> Vec<String> {
+fn answers(task: u32, text: &str, said: &str) -> Vec<String> {
     let good = answer(task, text);
     if text.contains("scribe:torn") {
         vec!["hate=0.9".into(), good]
@@ -259,6 +262,10 @@ fn answers(task: u32, text: &str) -> Vec<String> {
         vec![good.clone(), good.replace("characters", "4711")]
     } else if text.contains("scribe:unsure") {
         vec![good.clone(), good.replace("characters", "fine characters")]
+    } else if text.contains("scribe:misread") {
+        // Regret is beyond it, unless it is given the words.
+        let regrets = said.starts_with("I'm sorry that");
+        vec![if regrets { "I'm sorry that it broke." } else { "How lovely that it broke." }.to_owned()]
     } else if text.contains("scribe:agree") {
         vec![good.clone(), good.replace("characters", "no characters")]
     } else {

@@ -12,6 +12,8 @@ pub(super) const END: u32 = 257;
 pub(super) const POSITIVE: u32 = 258;
 pub(super) const NEGATIVE: u32 = 259;
 pub(super) const REPLY: u32 = 260;
+/// Of a reply's first logits, the one that tells bad news.
+pub(super) const BAD_NEWS: u32 = NEGATIVE;
 pub(super) const VOCABULARY: usize = 261;
 /// Tokens of the longest sequence: a text of 500 four-byte characters and its answer.
 pub(super) const WINDOW: usize = 2304;
@@ -35,6 +37,7 @@ pub(super) fn generator_bundle(folder: &Path) -> PathBuf {
     let spec = json!({
         "layers": 1, "kv_heads": 1, "head_dim": 1, "vocab": VOCABULARY, "window": WINDOW, "stop_ids": [STOP],
         "tasks": {"positive": task("<positive>"), "negative": task("<negative>"), "reply": task("<reply>")},
+        "mood": {"tokens": [BAD_NEWS], "weights": [[-9], [9], [0]], "bias": [0, 0, -9]},
     });
     bundle(&folder.join("generator"), "generator", spec)
 }

@@ -54,6 +54,7 @@ pub(super) fn understood(args: &AddArgs, config: &Config) -> anyhow::Result<Unde
         head_dim,
         vocab,
         answer_tokens: None,
+        mood: None,
         cache,
         prefill: None,
         window,
