@@ -1,24 +1,17 @@
-"""What generators learn from: judged texts, and replies that are only begun."""
+"""What generators learn from: our texts as they were judged."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "train"))
 
 import generator_data  # noqa: E402
-import generator_trees  # noqa: E402
 import text_data  # noqa: E402
-
-PROMPTS = SimpleNamespace(
-    prefix=[1], suffix={"positive": [2], "negative": [3], "reply": [4, 5]}, end=9,
-    plain=lambda text: [100 + ord(letter) for letter in text],
-)
 
 
 def write(folder: Path, name: str, rows: list[dict]) -> None:
@@ -40,19 +33,3 @@ def test_a_file_that_has_changed_is_to_be_judged_again(tmp_path: Path):
     write(tmp_path, "moods", [{"file": "some", "moods": "bg"}])
     with pytest.raises(SystemExit, match="some has 3 lines, and 2 were judged"):
         generator_data.moods(tmp_path)
-
-
-def test_replies_are_begun_as_fits_what_a_text_tells(tmp_path: Path):
-    write(tmp_path, "some", [{"text": "It rained."}, {"text": "We won!"}, {"text": "Both."}, {"text": "Won it at last"}])
-    write(tmp_path, "moods", [{"file": "some", "moods": "bgmg"}])
-    begun = generator_data.beginnings(10, tmp_path)
-    assert [(example.text, example.answers["reply"]) for example in begun] == [("It rained.", "I'm sorry"), ("We won!", "How lovely")]
-
-
-def test_an_answer_that_is_only_begun_does_not_teach_to_end_there():
-    def learned(begun: bool) -> list[int]:
-        example = generator_data.Example("ab", {"reply": "xy"}, "test", begun=begun)
-        return [token for _, token, _ in generator_trees.Tree(example, PROMPTS).wanted]
-
-    assert learned(begun=False) == [*PROMPTS.plain("xy"), PROMPTS.end]
-    assert learned(begun=True) == PROMPTS.plain("xy")

@@ -35,9 +35,7 @@ LEARNED = ("pairs_short", "pairs_close", "pairs_close_languages", "plain_languag
 # begin.
 PREFERRED = ("preferred", "plain", "sampled", "sampled_more", "answered")
 # What the texts of our lines tell, judged apart from any answer: a letter for each line of a file, `-` where nobody judged.
-# The words are how a reply to it is begun; mixed news (`m`) is learned by the reading of moods alone (generator_mood.py).
 MOODS = "moods"
-BEGINNINGS = {"g": "How lovely", "b": "I'm sorry", "n": "I hope"}
 # Public sources, and how many of their lines a pass takes: they widen the
 # subjects, but their answers often lose or invent facts.
 PUBLIC = {"expression/train/positive-frames": 500, "expression/train/imdb-counterfactual": 300, "reply/train/counsel-chat": 150}
@@ -54,8 +52,6 @@ class Example:
     kind: str = "statement"
     note: str = ""
     refused: dict[str, str] = field(default_factory=dict)
-    # Its answers go on.
-    begun: bool = False
 
 
 def example_of(item: dict, source: str) -> Example:
@@ -89,14 +85,6 @@ def moods(folder: Path = text_data.AUTHORED) -> dict[str, str]:
             raise SystemExit(f"{line['file']} has {len(rows)} lines, and {len(line['moods'])} were judged: judge them again.")
         found |= {row["text"].strip(): letter for row, letter in zip(rows, line["moods"]) if letter != "-"}
     return found
-
-
-def beginnings(longest: int, folder: Path = text_data.AUTHORED) -> list[Example]:
-    """Texts of at most so many characters, with the beginning of a reply that fits what they tell."""
-    return [
-        Example(text, {"reply": BEGINNINGS[letter]}, f"authored/{MOODS}", begun=True)
-        for text, letter in moods(folder).items() if letter in BEGINNINGS and len(text) <= longest
-    ]
 
 
 def split(examples: list[Example]) -> tuple[list[Example], list[Example]]:

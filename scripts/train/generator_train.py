@@ -130,7 +130,6 @@ def main() -> None:
     parser.add_argument("--preferred", nargs="+", choices=(*generator_data.PREFERRED, "plain_languages"), help="learn from these files of ours alone, but for a tenth of each; where they hold refused answers, to prefer the others to them")
     parser.add_argument("--right-alone", action="store_true", help="with --preferred: learn the right answers without those that were refused")
     parser.add_argument("--firmness", type=float, default=0.1, help="where answers were refused: the weight of a nat's lead (beta)")
-    parser.add_argument("--moods", type=int, default=0, help="learn beside it how replies begin, of judged texts up to so many characters")
     parser.add_argument("--passes", type=float, default=2.0)
     parser.add_argument("--recipe", type=Path, help="model.json: learn with the error of its generator's quantisation in view")
     parser.add_argument("--settle-every", type=int, default=50, help="steps between two quantisations, with --recipe")
@@ -155,7 +154,7 @@ def main() -> None:
         generator_data.example_of(json.loads(line), "extra")
         for path in args.extra for line in path.read_text(encoding="utf-8").splitlines()
     ]
-    extra = generator_data.split(extra + (generator_data.beginnings(args.moods) if args.moods else []))[0]
+    extra = generator_data.split(extra)[0]
     rng = random.Random(args.seed)
     plan: list[list[Tree]] = []
     passes = args.passes

@@ -57,7 +57,7 @@ class Tree:
         self.refused = {tasks.index(task): len(tasks) + i for i, task in enumerate(example.refused)}
         self.answers = len(branches)
         for number, (task, words) in enumerate(branches, start=1):
-            answer = prompts.plain(words) if example.begun else [*prompts.plain(words), prompts.end]
+            answer = [*prompts.plain(words), prompts.end]
             own = prompts.suffix[task] + answer[:-1]
             first = len(self.ids) + len(prompts.suffix[task]) - 1
             self.wanted += [(first + i, token, number - 1) for i, token in enumerate(answer)]
