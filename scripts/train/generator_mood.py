@@ -1,7 +1,7 @@
 """Learns to read what a text tells (good news, bad news, neither) from how a built generator would begin its reply.
 
 A linear reading of the logits of some tokens where a reply begins: small models read a text better than they answer it. The
-server compares it with the reply, and begins that anew where it is glad of bad news. Learns from the judged lines of ours,
+server compares it with the reply, and begins that anew where it is glad of what is no good news. Learns from the judged lines of ours,
 but for the tenth that is kept aside; of that, one half sets how sure the reading may be, the other is what it prints. Writes
 `mood.safetensors` beside the recipe, for the next build of the generator: `tokens` [n], `weights` [3, n], `bias` [3].
 """
@@ -39,6 +39,7 @@ LOOKED, KEPT = 1500, 256
 HELD_BACK, HELD_BACK_LAST = 3e-3, 3e-4
 # As in src/domain/mood.rs.
 SURE, DOUBTFUL = 0.5, 0.35
+NAMES = {"g": "good news", "b": "bad news", "n": "texts that are neither", "m": "that are both"}
 
 
 class Beginnings:
@@ -149,16 +150,12 @@ def surest(logits: np.ndarray, y: np.ndarray) -> float:
 
 
 def told(p: np.ndarray, letters: np.ndarray) -> str:
-    """How often the reading is right, of texts with these letters."""
+    """How often the reading is right, of texts with these letters, and what the server makes of it."""
     clear = np.isin(letters, ["g", "b"])
-    good, right = p[:, 0] > p[:, 1], letters == "g"
-    # What the server asks of a reading before it goes by it.
-    sure = clear & (p.max(axis=1) >= SURE) & (p[:, :2].min(axis=1) < DOUBTFUL)
-    plain = letters == "n"
-    return (
-        f"good or bad news: {np.mean((good == right)[clear]):.3f} of {clear.sum()} right, of the {sure.sum()} surest "
-        f"{np.mean((good == right)[sure]):.3f}; of {plain.sum()} that are neither {np.mean(p[plain].argmax(axis=1) == 2):.3f} found"
-    )
+    right = (p[:, 0] > p[:, 1]) == (letters == "g")
+    refused = (p[:, 0] < DOUBTFUL) & (p[:, 1:].max(axis=1) >= SURE)
+    shares_refused = ", ".join(f"{np.mean(refused[letters == letter]):.3f} of {np.sum(letters == letter)} {name}" for letter, name in NAMES.items())
+    return f"good from bad news told in {np.mean(right[clear]):.3f} of {clear.sum()}; gladness refused of {shares_refused}"
 
 
 def main() -> None:

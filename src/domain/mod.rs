@@ -29,7 +29,7 @@ pub use model_id::{ModelId, UnknownModel};
 pub use moderation::{
     Category, Finding, Judged, Modality, Scores, Seen, Threshold, ThresholdOutOfRange, UnknownCategory, Verdict,
 };
-pub use mood::{Mood, Moods};
+pub use mood::Moods;
 pub use operation::Operation;
 pub use text::{TextError, ValidText};
 pub use usage::{LimitDecision, UsageLimit};

@@ -1,59 +1,13 @@
-//! What a text tells, as its writer means it, and replies that fit that.
+//! What a text tells, as its writer means it, and whether a glad reply fits that.
 //!
-//! A reply that is glad of a loss, or sorry for good news, is worse than none; small models write such replies, because
-//! they go by words. So the mood of a text is told apart from its reply, and the two are compared here. English alone: in
+//! A reply that is glad of a loss is worse than none; small models write such replies, because they go by words. So what a
+//! text tells is read apart from its reply, and gladness is compared with it here. Only gladness: regret that is out of place
+//! hurts less, and where a model is sorry against such a reading, it is the model that is right more often. English alone: in
 //! other languages replies begin in too many ways to be told by that.
 
-/// What a text tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Mood {
-    /// Good news, or something that pleases or relieves the writer: gladness fits.
-    Good,
-    /// A loss, trouble, worry or complaint: regret fits.
-    Bad,
-    /// A fact, a plan, a question, a request: neither fits.
-    Plain,
-}
-
-/// A reading that gives a mood this probability goes against replies for one that has less than [`DOUBTFUL`].
+/// A reading goes against gladness where it gives good news less than [`DOUBTFUL`] and something else at least this.
 const SURE: f64 = 0.5;
 const DOUBTFUL: f64 = 0.35;
-
-/// How likely each mood is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Moods([f64; 3]);
-
-impl Moods {
-    /// From the logits of [`Mood::ALL`]. Where one is not a number nothing is told: all are as likely.
-    pub fn of_logits(logits: [f32; 3]) -> Self {
-        let highest = logits.into_iter().fold(f32::NEG_INFINITY, f32::max);
-        let shares = logits.map(|logit| f64::from(logit - highest).exp());
-        let sum: f64 = shares.iter().sum();
-        if sum.is_finite() { Self(shares.map(|share| share / sum)) } else { Self([1.0 / 3.0; 3]) }
-    }
-
-    /// The probability of one.
-    pub fn of(self, mood: Mood) -> f64 {
-        let [good, bad, plain] = self.0;
-        match mood {
-            Mood::Good => good,
-            Mood::Bad => bad,
-            Mood::Plain => plain,
-        }
-    }
-
-    /// Whether a reply for this mood may stand, as 1 or 0: not where another is likelier than not and this one unlikely.
-    pub fn allow(self, mood: Mood) -> f64 {
-        let contradicted = self.of(mood) < DOUBTFUL && self.of(self.likeliest()) >= SURE;
-        f64::from(u8::from(!contradicted))
-    }
-
-    /// The likeliest one.
-    pub fn likeliest(self) -> Mood {
-        let more = |one: &Mood, other: &Mood| self.of(*one).total_cmp(&self.of(*other));
-        Mood::ALL.into_iter().max_by(more).unwrap_or(Mood::Plain)
-    }
-}
 
 /// How replies begin that are glad; lower case.
 const GLAD: [&str; 30] = [
@@ -89,67 +43,43 @@ const GLAD: [&str; 30] = [
     "what a relief",
 ];
 
-/// How replies begin that are sorry; lower case.
-const SORRY: [&str; 28] = [
-    "i'm sorry",
-    "i'm so sorry",
-    "i'm very sorry",
-    "i am sorry",
-    "i am so sorry",
-    "how annoying",
-    "how sad",
-    "how awful",
-    "how frustrating",
-    "how maddening",
-    "how painful",
-    "how disappointing",
-    "how horrible",
-    "how tiresome",
-    "how unfair",
-    "how worrying",
-    "oh no",
-    "oh dear",
-    "that sounds hard",
-    "that sounds painful",
-    "that sounds exhausting",
-    "that's maddening",
-    "that's annoying",
-    "what a shame",
-    "what a pity",
-    "what bad luck",
-    "what a mess",
-    "what rotten luck",
-];
+/// Ways to begin a reply to bad news, and to what is no news, those that differ most first.
+const REGRET: [&str; 4] = ["I'm sorry that", "I'm sorry about", "I'm so sorry that", "I'm sorry"];
+const HOPE: [&str; 4] = ["I hope you", "I hope the", "I hope it", "I hope"];
 
-impl Mood {
-    /// All, in the order of a manifest.
-    pub const ALL: [Self; 3] = [Self::Good, Self::Bad, Self::Plain];
+/// How likely it is that a text tells good news, bad news, or neither (a fact, a plan, a question, a request).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Moods {
+    good: f64,
+    bad: f64,
+    plain: f64,
+}
 
-    /// The mood that a reply is for, where how it begins shows that it is glad or sorry; none where it would do for any.
-    pub fn answered(reply: &str) -> Option<Self> {
-        let start: String = reply.chars().take(32).flat_map(char::to_lowercase).collect();
-        let start = start.replace('’', "'");
-        let begins = |openings: &[&str]| {
-            let mut rests = openings.iter().filter_map(|opening| start.strip_prefix(opening));
-            rests.any(|rest| !rest.starts_with(char::is_alphabetic))
-        };
-        if begins(&SORRY) {
-            Some(Self::Bad)
-        } else if begins(&GLAD) {
-            Some(Self::Good)
+impl Moods {
+    /// From the logits of good, bad and neither. Where one is not a number nothing is told: all are as likely.
+    pub fn of_logits(logits: [f32; 3]) -> Self {
+        let highest = logits.into_iter().fold(f32::NEG_INFINITY, f32::max);
+        let [good, bad, plain] = logits.map(|logit| f64::from(logit - highest).exp());
+        let sum = good + bad + plain;
+        if sum.is_finite() {
+            Self { good: good / sum, bad: bad / sum, plain: plain / sum }
         } else {
-            None
+            Self { good: 1.0 / 3.0, bad: 1.0 / 3.0, plain: 1.0 / 3.0 }
         }
     }
 
-    /// Ways to begin a reply that fits, those that differ most first.
-    pub const fn openings(self) -> [&'static str; 4] {
-        match self {
-            Self::Good => ["How lovely that", "What good news", "How good that", "How nice"],
-            Self::Bad => ["I'm sorry that", "I'm sorry about", "I'm so sorry that", "I'm sorry"],
-            Self::Plain => ["I hope you", "I hope the", "I hope it", "I hope"],
-        }
+    /// How a reply may begin, where a glad one is out of place.
+    pub fn instead_of_gladness(self) -> Option<[&'static str; 4]> {
+        let out_of_place = self.good < DOUBTFUL && self.bad.max(self.plain) >= SURE;
+        out_of_place.then_some(if self.bad >= self.plain { REGRET } else { HOPE })
     }
+}
+
+/// Whether how a reply begins shows that it is glad.
+pub fn is_glad(reply: &str) -> bool {
+    let start: String = reply.chars().take(32).flat_map(char::to_lowercase).collect();
+    let mut rests = GLAD.iter().filter_map(|opening| start.strip_prefix(opening));
+    rests.any(|rest| !rest.starts_with(char::is_alphabetic))
 }
 
 #[cfg(test)]
@@ -157,39 +87,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reply_tells_by_its_beginning_what_it_is_for() {
-        for (reply, mood) in [
-            ("How lovely that your sister called!", Some(Mood::Good)),
-            ("Congratulations on the draw!", Some(Mood::Good)),
-            ("I’m so sorry about your cat.", Some(Mood::Bad)),
-            ("OH NO, not again.", Some(Mood::Bad)),
-            ("Oh normally they come on time.", None),
-            ("I hope you find your keys.", None),
-            ("How long was it?", None),
-            ("", None),
-        ] {
-            assert_eq!(Mood::answered(reply), mood, "{reply}");
+    fn a_reply_tells_by_its_beginning_that_it_is_glad() {
+        for glad in ["How lovely that your sister called!", "Congratulations on the draw!", "WELL DONE, you!"] {
+            assert!(is_glad(glad), "{glad}");
+        }
+        let others =
+            ["I’m so sorry about your cat.", "I hope you find your keys.", "How long was it?", "How nicely put.", ""];
+        for other in others.iter().chain(&REGRET).chain(&HOPE) {
+            assert!(!is_glad(other), "{other}");
         }
     }
 
     #[test]
-    fn a_reply_that_is_begun_for_a_mood_is_told_to_be_for_it() {
-        for (mood, told) in [(Mood::Good, Some(Mood::Good)), (Mood::Bad, Some(Mood::Bad)), (Mood::Plain, None)] {
-            for opening in mood.openings() {
-                assert_eq!(Mood::answered(&format!("{opening} it rained.")), told, "{opening}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_reply_stands_unless_another_mood_is_surely_likelier() {
-        let allowed = |moods: Moods| Mood::ALL.map(|mood| moods.allow(mood) > 0.5);
-        let bad = Moods::of_logits([0.0, 2.0, 0.0]);
-        assert!((bad.of(Mood::Bad) - 0.787).abs() < 1e-3 && bad.likeliest() == Mood::Bad);
-        assert_eq!(allowed(bad), [false, true, false]);
-        assert_eq!(allowed(Moods::of_logits([0.9, 1.0, -2.0])), [true, true, false]);
-        for unclear in [[0.0; 3], [f32::NAN, 1.0, 0.0], [f32::INFINITY, 1.0, 0.0]] {
-            assert_eq!(allowed(Moods::of_logits(unclear)), [true; 3]);
+    fn gladness_is_out_of_place_where_something_else_is_surely_told() {
+        let instead = |logits| Moods::of_logits(logits).instead_of_gladness();
+        assert_eq!(instead([0.0, 2.0, 0.0]), Some(REGRET));
+        assert_eq!(instead([0.0, 0.0, 2.0]), Some(HOPE));
+        // Good news, what might be, and what is any of the three.
+        for allowed in [[2.0, 0.0, 0.0], [0.9, 1.0, -2.0], [0.0; 3], [f32::NAN, 1.0, 0.0], [f32::INFINITY, 1.0, 0.0]] {
+            assert_eq!(instead(allowed), None, "{allowed:?}");
         }
     }
 }

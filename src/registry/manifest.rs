@@ -142,16 +142,16 @@ pub struct GeneratorSpec {
     pub mood: Option<MoodSpec>,
 }
 
-/// A linear reading of the logits with which the model begins a reply: of each mood, in the order of `Mood::ALL`, the sum
+/// A linear reading of the logits with which the model begins a reply: of good news, bad news and neither, the sum
 /// over `tokens` of weight times logit, and the bias; a softmax makes them probabilities.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct MoodSpec {
     /// Token ids.
     pub tokens: Vec<u32>,
-    /// Per mood, the weight of each of `tokens`.
+    /// For good news, bad news and neither, the weight of each of `tokens`.
     pub weights: [Vec<f32>; 3],
-    /// Per mood.
+    /// For good news, bad news and neither.
     pub bias: [f32; 3],
 }
 

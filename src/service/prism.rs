@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     domain::{
-        Category, Fixed, Language, Mood, Moods, Polarity, Prism, Threshold, ValidText, fixed, likeness, negation,
+        Category, Fixed, Language, Moods, Polarity, Prism, Threshold, ValidText, fixed, likeness, mood, negation,
     },
     telemetry::Metrics,
 };
@@ -111,8 +111,8 @@ struct Quality {
     denial: f64,
     /// Words of the input that it loses where it says that over.
     slips: usize,
-    /// Probability that it is said in the light that was asked for; of a reply 0 where it goes against what the text tells
-    /// ([`Moods::allow`]). 1 where nothing is asked for, or no model tells.
+    /// Probability that it is said in the light that was asked for; of a reply 0 where it is glad of what the text tells, and
+    /// should not be ([`Moods::instead_of_gladness`]). 1 where nothing is asked for, or no model tells.
     light: f64,
     /// How much the model doubts it; above 1 it is made again.
     doubt: f64,
@@ -246,7 +246,7 @@ pub(super) async fn express(desk: Desk<'_>, text: ValidText, deadline: Instant) 
 }
 
 /// Generates each task greedily, checks the answers, and makes those that fail once more: by sampling, or, where a reply
-/// goes against what the text tells, from beginnings that do not.
+/// is glad of bad news, from beginnings that are not.
 ///
 /// The candidates that do best together win: see [`best`].
 ///
@@ -269,18 +269,17 @@ pub(super) async fn checked(
     if !again.is_empty() {
         let long = text.as_str().chars().count() > LONG_TEXT;
         let candidates = if long { CANDIDATES_OF_LONG_TEXT } else { CANDIDATES };
-        let mood = moods.map(Moods::likeliest);
+        let instead = moods.and_then(Moods::instead_of_gladness);
         let retries: Vec<(usize, Try)> = again
             .iter()
             .filter_map(|&(place, reason)| Some((place, *tasks.get(place)?, reason)))
             .flat_map(|(place, task, reason)| {
                 // Drawn close to it, a copy is one again, and what was flagged for its closing has that once more.
                 let before = if matches!(reason, "copy" | "unfit") { CALM_ATTEMPTS } else { 0 };
-                // What takes good news for bad, or bad for good, does so again, however it is drawn.
-                let begun = mood.filter(|_| task == Task::Reply && reason == "polarity");
-                let openings = begun.map_or([""; 4], Mood::openings).into_iter().cycle();
+                // What is glad of bad news is so again, however it is drawn.
+                let openings = instead.filter(|_| task == Task::Reply && reason == "polarity").unwrap_or_default();
                 (before + 1..=before + candidates)
-                    .zip(openings)
+                    .zip(openings.into_iter().cycle())
                     .map(move |(attempt, opening)| (place, Try { task, attempt, opening }))
             })
             .collect();
@@ -362,7 +361,10 @@ fn assess(
     let (light, facts) = match task {
         Task::Express(Polarity::Positive) => (positive, kept()),
         Task::Express(Polarity::Negative) => (positive.map(|positive| 1.0 - positive), kept()),
-        Task::Reply => (moods.zip(Mood::answered(said)).map(|(moods, mood)| moods.allow(mood)), 1.0),
+        Task::Reply => {
+            let out_of_place = moods.and_then(Moods::instead_of_gladness).is_some() && mood::is_glad(said);
+            (out_of_place.then_some(0.0), 1.0)
+        }
     };
     let drops_not = task != Task::Reply && negation::drops(text, said, language);
     let fitness = if judgement.scores.get(Category::SelfHarm) >= fixed::CARE_THRESHOLD {
