@@ -1,7 +1,7 @@
 """Components: what each model identifier is made of, whether it is built, and
 the building.
 
-A component is one converted model (`generator`, `text`, `image` or `ocr`) of
+A component is one converted model (`generator`, `text`, `image`, `ocr` or `judge`) of
 one identifier. Its fingerprint covers everything that decides its bytes: the
 recipe, the files beside it that the recipe names, the hashes of the base
 weights, and the code that converts them. A finished build is kept in the cache
@@ -46,7 +46,8 @@ from .manifest import MANIFEST, listed, place, read_intact, read_json, write_jso
 from .places import Places, remove
 from .progress import Progress
 
-KINDS = {"generator": "generator", "text": "text_classifier", "image": "image_classifier", "ocr": "text_reader"}
+KINDS = {"generator": "generator", "text": "text_classifier", "image": "image_classifier", "ocr": "text_reader",
+         "judge": "answer_judge"}
 COMPANY = ("ensemble", "elsewhere")
 # Raised when the wrapper itself changes what a build consists of.
 FORMAT = 1

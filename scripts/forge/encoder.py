@@ -53,11 +53,23 @@ WEIGHT_LIMIT = 64
 PLACES = 256
 CATEGORIES = ["sexual", "hate", "self_harm", "violence", "defamation"]
 EXPRESSIBILITY = ["statement", "acknowledgement", "agreement", "meaningless", "formula"]
-# The heads of every delta, and one that a delta may have.
-HEAD_NAMES = ("harm", "expressibility")
 SENTIMENT = "sentiment"
 SITES = ("attention", "context", "inner", "gelu")
 KEPT = "encoder.layer.{}.inner.kept"
+
+
+@dataclass(frozen=True)
+class Head:
+    """A linear layer on the encoder: what it reads (`both`, or `embedding`, the mean alone), and its logits."""
+
+    state: str
+    outputs: int
+    # Whether a delta may be without it.
+    optional: bool = False
+
+
+# What stands on the encoder of a text classifier.
+HEADS = {"harm": Head("both", 5), "expressibility": Head("embedding", 5), SENTIMENT: Head("embedding", 1, optional=True)}
 
 
 @dataclass(frozen=True)
@@ -107,7 +119,7 @@ def build(source: dict[str, Path], recipe: dict, model_dir: Path, out: Path) -> 
     model = graph(tensors, kind, recipe.get("precision", "int8"))
     onnx.checker.check_model(model)
     graph_file.write(model, out / "model.onnx")
-    _write(out / "tokenizer.json", tokenizer(kind, source))
+    write(out / "tokenizer.json", tokenizer(kind, source))
     return {"text_classifier": part(recipe, model_dir)}
 
 
@@ -201,7 +213,7 @@ def distance_buckets(tokens: int) -> np.ndarray:
     return np.where(distance > 0, half, 0) + np.where(far < exact, far, np.minimum(log, half - 1)).astype(np.int64)
 
 
-def merge(base: Mapping[str, np.ndarray], delta: Mapping[str, np.ndarray]) -> Tensors:
+def merge(base: Mapping[str, np.ndarray], delta: Mapping[str, np.ndarray], heads: Mapping[str, Head] = HEADS) -> Tensors:
     """The base with the delta added, plus the delta's heads and ranges."""
     delta = low_rank.unpacked(delta)
     base = of_inner(base, delta)
@@ -216,7 +228,7 @@ def merge(base: Mapping[str, np.ndarray], delta: Mapping[str, np.ndarray]) -> Te
             change = low_rank.change(delta, stem)
         elif kind == "delta":
             change = value
-        elif name.startswith(("harm.", "expressibility.", "sentiment.", "activation.")):
+        elif stem in heads or name.startswith("activation."):
             out[name] = value
             continue
         else:
@@ -225,11 +237,10 @@ def merge(base: Mapping[str, np.ndarray], delta: Mapping[str, np.ndarray]) -> Te
             raise ValueError(f"The delta's {name} does not fit the base weights: use the base it was trained on.")
         out[stem] = base[stem] + change
     width = base["embeddings.LayerNorm.bias"].size
-    for head, inputs in (("harm", 2 * width), ("expressibility", width)):
-        if out.get(f"{head}.weight", np.empty(0)).shape != (5, inputs):
-            raise ValueError(f"The delta has no {head} head of shape 5 x {inputs}: export it again.")
-    if f"{SENTIMENT}.weight" in out and out[f"{SENTIMENT}.weight"].shape != (1, width):
-        raise ValueError(f"The delta has no {SENTIMENT} head of shape 1 x {width}: export it again.")
+    for name, head in heads.items():
+        shape = (head.outputs, 2 * width if head.state == "both" else width)
+        if not (head.optional and f"{name}.weight" not in out) and out.get(f"{name}.weight", np.empty(0)).shape != shape:
+            raise ValueError(f"The delta has no {name} head of shape {shape[0]} x {shape[1]}: export it again.")
     return out
 
 
@@ -311,7 +322,7 @@ def quantised(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return steps.astype(np.int8), best.astype(np.float32)
 
 
-def _write(path: Path, content: bytes) -> None:
+def write(path: Path, content: bytes) -> None:
     partial = path.with_name(path.name + ".partial")
     partial.write_bytes(content)
     partial.replace(path)
@@ -413,9 +424,10 @@ class _Graph:
 
 
 def graph(
-    tensors: Tensors, kind: Backbone, precision: str = "int8", embedding: bool = False, show: bool = False
+    tensors: Tensors, kind: Backbone, precision: str = "int8", embedding: bool = False, show: bool = False,
+    heads: Mapping[str, Head] = HEADS,
 ) -> onnx.ModelProto:
-    """The classifier as ONNX.
+    """The encoder with these heads as ONNX.
 
     `embedding` adds the pooled state as an output; `show` adds the input of
     every matrix product, in the order of layers and SITES.
@@ -430,14 +442,12 @@ def graph(
     for i in range(layer_count(tensors)):
         x = _layer(g, i, x, distances)
     _pool(g, x)
-    heads = {"harm": "both", "expressibility": "embedding"}
-    if f"{SENTIMENT}.weight" in tensors:
-        heads[SENTIMENT] = "embedding"
-    for head, state in heads.items():
-        weight, bias = (g.constant(f"{head}.{part}", tensors[f"{head}.{part}"]) for part in ("weight", "bias"))
-        g.node("Gemm", [state, weight, bias], head, transB=1)
+    heads = {name: head for name, head in heads.items() if f"{name}.weight" in tensors}
+    for name, head in heads.items():
+        weight, bias = (g.constant(f"{name}.{part}", tensors[f"{name}.{part}"]) for part in ("weight", "bias"))
+        g.node("Gemm", [head.state, weight, bias], name, transB=1)
     outputs = [
-        helper.make_tensor_value_info(head, TensorProto.FLOAT, ["batch", len(tensors[f"{head}.bias"])]) for head in heads
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", head.outputs]) for name, head in heads.items()
     ]
     if embedding:
         outputs.append(helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["batch", width]))

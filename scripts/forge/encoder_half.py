@@ -51,5 +51,5 @@ def build(source: dict[str, Path], recipe: dict, model_dir: Path, out: Path) -> 
     model = halved(encoder.graph(tensors, kind, "float32"))
     onnx.checker.check_model(model)
     graph_file.write(model, out / "model.onnx")
-    encoder._write(out / "tokenizer.json", encoder.tokenizer(kind, source))
+    encoder.write(out / "tokenizer.json", encoder.tokenizer(kind, source))
     return {"text_classifier": encoder.part(recipe, model_dir)}

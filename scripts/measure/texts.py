@@ -1,12 +1,13 @@
 """Owns the measured texts: reading them with their labels, and cutting long ones.
 
-A file holds JSON lines of `{"text", "labels", "source"?}`, plain or gzipped.
+A file holds JSON lines of `{"text", "labels", "source"?}`, plain or packed by gzip or bzip2.
 `labels` says 1, 0 or null of each category; what is null or absent was not
 judged and is masked. An error names file and line and shows nothing of either.
 """
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
 import json
@@ -94,17 +95,18 @@ def read_bytes(path: Path) -> bytes:
 
 def stem(path: Path) -> str:
     """A data file's name without its endings."""
-    return re.sub(r"(\.jsonl?)?(\.gz)?$", "", path.name)
+    return re.sub(r"(\.jsonl?)?(\.gz|\.bz2)?$", "", path.name)
 
 
 def lines(path: Path, raw: bytes) -> Iterator[tuple[str, Any]]:
     """Place and parsed JSON of every line that is not blank."""
     try:
-        content = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
-    except (OSError, EOFError, zlib.error):
-        raise MeasureError(f"{path} is not a whole gzip file") from None
+        unpack = {".gz": gzip.decompress, ".bz2": bz2.decompress}.get(path.suffix, bytes)
+        content = unpack(raw).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise MeasureError(f"{path} is not UTF-8") from None
+    except (OSError, EOFError, ValueError, zlib.error):
+        raise MeasureError(f"{path} is not a whole {'bzip2' if path.suffix == '.bz2' else 'gzip'} file") from None
     # Not splitlines: a text may hold the other line ends of Unicode.
     for number, line in enumerate(content.split("\n"), 1):
         if line.strip():

@@ -323,7 +323,7 @@ def test_full_precision_graph_is_mpnet(tmp_path):
     base = encoder.load_base(tmp_path / kind.weights)
     random = np.random.default_rng(9)
     heads = {f"{h}.weight": random.standard_normal((5, n)).astype(np.float32) for h, n in (("harm", 192), ("expressibility", 96))}
-    merged = encoder.merge(base, heads | {f"{h}.bias": np.zeros(5, np.float32) for h in encoder.HEAD_NAMES})
+    merged = encoder.merge(base, heads | {f"{h}.bias": np.zeros(5, np.float32) for h in ("harm", "expressibility")})
     words = "embeddings.word_embeddings.weight"
     halved = {**merged, words: merged[words].astype(np.float16).astype(np.float32)}
     rows = [[0, 5, 9, 2], [0, *(3 + n % 150 for n in range(160)), 2], [0, 7, 2]]

@@ -5,6 +5,7 @@ score for some texts.
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
 import json
@@ -122,7 +123,7 @@ def harmless(text: str, source: str | None = None) -> dict[str, Any]:
 
 def data(path: Path, *rows: Any) -> Path:
     raw = "\n".join(item if isinstance(item, str) else json.dumps(item) for item in rows).encode()
-    path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
+    path.write_bytes({".gz": gzip.compress, ".bz2": bz2.compress}.get(path.suffix, bytes)(raw))
     return path
 
 
@@ -173,8 +174,9 @@ def test_a_bad_line_is_named_by_its_place_and_not_shown(tmp_path: Path, line: An
 def test_bad_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(os.urandom(500))[:100])
     (tmp_path / "plain.jsonl.gz").write_bytes(b"{}")
+    (tmp_path / "cut.jsonl.bz2").write_bytes(bz2.compress(os.urandom(500))[:100])
     (tmp_path / "latin.jsonl").write_bytes(b"\xe4")
-    for name, said in (("cut.jsonl.gz", "gzip"), ("plain.jsonl.gz", "gzip"), ("latin.jsonl", "UTF-8"), ("no", "be read")):
+    for name, said in (("cut.jsonl.gz", "gzip"), ("plain.jsonl.gz", "gzip"), ("cut.jsonl.bz2", "bzip2"), ("latin.jsonl", "UTF-8"), ("no", "be read")):
         with pytest.raises(MeasureError, match=said):
             texts.read([tmp_path / name])
     with pytest.raises(MeasureError, match="no text with a judged category"):

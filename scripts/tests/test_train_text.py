@@ -7,6 +7,7 @@ needed.
 from __future__ import annotations
 
 import argparse
+import bz2
 import gzip
 import json
 import multiprocessing
@@ -87,7 +88,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_packed_lines_are_read_and_an_unpacked_file_goes_first(tmp_path):
-    with gzip.open(tmp_path / "a.jsonl.gz", "wt", encoding="utf-8") as handle:
+    with bz2.open(tmp_path / "a.jsonl.bz2", "wt", encoding="utf-8") as handle:
         handle.write('{"text": "packed"}\n')
     assert text_data.authored_lines(tmp_path, "a") == [{"text": "packed"}]
     (tmp_path / "a.jsonl").write_text('{"text": "plain"}\n', encoding="utf-8")

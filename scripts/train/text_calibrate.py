@@ -14,6 +14,7 @@ import json
 import random
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -82,9 +83,13 @@ def activation_ranges(
 ) -> dict:
     """The `activation.*` tensors of the delta, measured in full precision."""
     shown = Classifier(encoder.graph(merged, kind, "float32", show=True), kind.special_ids, tokenizer, threads)
-    names = [o.name for o in shown.session.get_outputs() if o.name not in (*encoder.HEAD_NAMES, encoder.SENTIMENT)]
+    return ranges_of(shown, [window for text in texts for window in shown.windows(text)], encoder.HEADS)
+
+
+def ranges_of(shown: Classifier, windows: list[list[int]], heads: Collection[str]) -> dict:
+    """As `activation_ranges`, of a graph that shows what its products take, over some windows; `heads` are its other outputs."""
+    names = [o.name for o in shown.session.get_outputs() if o.name not in heads]
     seen: dict[str, list[np.ndarray]] = {name: [] for name in names}
-    windows = [window for text in texts for window in shown.windows(text)]
     # What every layer says to every token is kept: of a wide encoder a quarter of a megabyte a token.
     random.Random(3).shuffle(windows)
     ends = np.cumsum([len(window) for window in windows])

@@ -8,6 +8,7 @@ text, so the same text always falls on the same side whatever else changes.
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
 import json
@@ -248,14 +249,14 @@ def write(path: Path, save: Callable[[Path], object]) -> None:
 
 
 def _lines(path: Path) -> list[dict]:
-    opener = gzip.open if path.suffix == ".gz" else open
+    opener = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix, open)
     with opener(path, "rt", encoding="utf-8") as handle:
         return [json.loads(line) for line in handle if line.strip()]
 
 
 def authored_lines(folder: Path, name: str) -> list[dict]:
     """The lines of one file of ours; the long ones are packed, as the whole repository has a bound."""
-    plain, packed = folder / f"{name}.jsonl", folder / f"{name}.jsonl.gz"
+    plain, packed = folder / f"{name}.jsonl", folder / f"{name}.jsonl.bz2"
     # Unpacked to be worked on, a file is read as it is then.
     return _lines(packed if packed.exists() and not plain.exists() else plain)
 

@@ -1,4 +1,4 @@
-"""Owns the trainable form of a text classifier: an encoder with low-rank deltas.
+"""Owns the trainable form of a text encoder with low-rank deltas, and of the text classifier on it.
 
 The base weights stay frozen. Every linear layer gets a low-rank delta, its bias
 and the layer normalisations a plain one; `delta_tensors` writes them under the
@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
@@ -103,16 +104,14 @@ class Layer(nn.Module):
         return self.norm_2(x + F.dropout(self.down(F.gelu(self.up(x))), 0.1, self.training))
 
 
-class TextClassifier(nn.Module):
-    """The encoder, pooling, five harm logits, five of expressibility and one of sentiment.
+class Encoder(nn.Module):
+    """The encoder and its pooling; `head_names` are the linear layers that stand on it."""
 
-    Harm is read from the mean and the highest of the states, so that one bad
-    sentence shows among many; the others from their mean alone.
-    """
+    head_names: tuple[str, ...] = ()
 
     def __init__(self, base: dict[str, Tensor], kind: encoder.Backbone, rank: int) -> None:
         super().__init__()
-        width = base["embeddings.LayerNorm.bias"].numel()
+        self.width = base["embeddings.LayerNorm.bias"].numel()
         self.register_buffer("words", base["embeddings.word_embeddings.weight"], persistent=False)
         self.register_buffer(
             "places",
@@ -130,11 +129,8 @@ class TextClassifier(nn.Module):
         self.kept = {name: value.to(torch.int16) for name, value in base.items() if name.endswith(".inner.kept")}
         self.norm_0 = Norm("embeddings.LayerNorm", base, kind.epsilon)
         self.layers = nn.ModuleList(Layer(i, base, kind, rank) for i in range(encoder.layer_count(base)))
-        self.harm = nn.Linear(2 * width, 5)
-        self.expressibility = nn.Linear(width, 5)
-        self.sentiment = nn.Linear(width, 1)
 
-    def in_bf16(self) -> TextClassifier:
+    def in_bf16(self) -> Self:
         """Multiplies in bfloat16 from now on; states, normalisation and what is trained stay float32."""
         for module in self.modules():
             if isinstance(module, Linear):
@@ -155,20 +151,13 @@ class TextClassifier(nn.Module):
         mean = (x * column).sum(1) / lengths[:, None]
         return torch.cat([mean, x.masked_fill(~column, -1e4).amax(1)], dim=1)
 
-    def heads(self, pooled: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        mean = pooled[:, : pooled.shape[1] // 2]
-        return self.harm(pooled), self.expressibility(mean), self.sentiment(mean)[:, 0]
-
-    def forward(self, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return self.heads(F.dropout(self.pooled(ids, lengths), 0.1, self.training))
-
     def delta_tensors(self) -> dict[str, Tensor]:
-        """What text.safetensors holds."""
+        """The delta as it is kept."""
         out: dict[str, Tensor] = dict(self.kept)
         for module in self.modules():
             if isinstance(module, (Linear, Norm)):
                 out |= module.delta()
-        for name in HEADS:
+        for name in self.head_names:
             head = getattr(self, name)
             out[f"{name}.weight"] = head.weight.detach().clone()
             out[f"{name}.bias"] = head.bias.detach().clone()
@@ -187,7 +176,7 @@ class TextClassifier(nn.Module):
             elif isinstance(module, Norm):
                 for part in ("weight", "bias"):
                     getattr(module, part).data = getattr(module, f"base_{part}") + delta[f"{module.name}.{part}.delta"]
-        for name in HEADS:
+        for name in self.head_names:
             if f"{name}.weight" not in delta:
                 continue
             head = getattr(self, name)
@@ -195,6 +184,29 @@ class TextClassifier(nn.Module):
             head.weight.data.zero_()
             head.weight.data[:, : weight.shape[1]] = weight
             head.bias.data = delta[f"{name}.bias"]
+
+
+class TextClassifier(Encoder):
+    """The encoder with five harm logits, five of expressibility and one of sentiment.
+
+    Harm is read from the mean and the highest of the states, so that one bad
+    sentence shows among many; the others from their mean alone.
+    """
+
+    head_names = HEADS
+
+    def __init__(self, base: dict[str, Tensor], kind: encoder.Backbone, rank: int) -> None:
+        super().__init__(base, kind, rank)
+        self.harm = nn.Linear(2 * self.width, 5)
+        self.expressibility = nn.Linear(self.width, 5)
+        self.sentiment = nn.Linear(self.width, 1)
+
+    def heads(self, pooled: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mean = pooled[:, : self.width]
+        return self.harm(pooled), self.expressibility(mean), self.sentiment(mean)[:, 0]
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.heads(F.dropout(self.pooled(ids, lengths), 0.1, self.training))
 
 
 def load_base(

@@ -19,12 +19,12 @@ use crate::{
     engine::{BatchOptions, Batcher, Factory, Generator, GeneratorOptions, Lookup, batch::BatchPolicy, generate},
     registry::{Bundle, ComponentName, INSTALL, Registry, manifest::CacheForm},
     runtime::{
-        Decode, Decoder, Forward, GrowingDecoder, ImageClassifier, LineOrientation, LineRecogniser, PromptTokenizer,
-        Runtime, RuntimeError, TextClassifier, TextDetector, WindowTokenizer,
+        self, Decode, Decoder, Forward, GrowingDecoder, ImageClassifier, JudgeTokenizer, LineOrientation,
+        LineRecogniser, PromptTokenizer, Runtime, RuntimeError, TextClassifier, TextDetector, WindowTokenizer,
     },
     service::{
-        Company, ImageGuardian, Models, ReaderStages, ScoreCache, ScoreCacheOptions, ServiceOptions, Services,
-        TextGuardian, TextModel, TextReader, Writer,
+        AnswerJudge, Company, ImageGuardian, Models, ReaderStages, ScoreCache, ScoreCacheOptions, ServiceOptions,
+        Services, TextGuardian, TextModel, TextReader, Writer,
     },
     telemetry::Metrics,
 };
@@ -110,6 +110,7 @@ enum Loaded {
     Text(Arc<TextModel>),
     Image(Arc<ImageGuardian>),
     Reader(Arc<TextReader>),
+    Judge(Arc<AnswerJudge>),
 }
 
 /// Makes services out of bundles; equal bundles are loaded once.
@@ -153,6 +154,7 @@ impl<'a> Composer<'a> {
                 }
                 Loaded::Image(image) => behind.image = Some(Arc::clone(image)),
                 Loaded::Reader(reader) => behind.reader = Some(Arc::clone(reader)),
+                Loaded::Judge(judge) => behind.judge = Some(Arc::clone(judge)),
             }
             let labels = &[id.as_str(), component.as_str(), bundle.digest(), device.as_str()];
             self.metrics.model_info.with_label_values(labels).set(1);
@@ -207,6 +209,7 @@ impl<'a> Composer<'a> {
             ComponentName::Text => Loaded::Text(Arc::new(self.text(name, bundle)?)),
             ComponentName::Image => Loaded::Image(Arc::new(self.image(id, bundle)?)),
             ComponentName::Ocr => Loaded::Reader(Arc::new(self.reader(id, bundle)?)),
+            ComponentName::Judge => Loaded::Judge(Arc::new(self.judge(id, bundle)?)),
         })
     }
 
@@ -339,6 +342,13 @@ impl<'a> Composer<'a> {
         Ok(TextReader::new(stages, spec, bundle.digest().to_owned(), Arc::clone(&self.metrics)))
     }
 
+    fn judge(&self, id: ModelId, bundle: &Arc<Bundle>) -> anyhow::Result<AnswerJudge> {
+        let policy = BatchPolicy { budget: UNMEASURED_TOKENS, items: BATCH_TEXTS, wait: Duration::ZERO };
+        let stage = Stage { name: "judge", capacity: self.config.text_queue, policy, open: runtime::AnswerJudge::open };
+        let batcher = self.stage(id, bundle, &stage)?;
+        Ok(AnswerJudge::new(JudgeTokenizer::open(bundle)?, batcher, bundle.digest().to_owned()))
+    }
+
     fn stage<F: Forward>(
         &self,
         id: ModelId,
@@ -355,7 +365,7 @@ impl<'a> Composer<'a> {
     }
 }
 
-/// One network of a text reader.
+/// A network with one worker.
 struct Stage<F> {
     name: &'static str,
     capacity: usize,

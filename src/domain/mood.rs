@@ -43,7 +43,8 @@ const GLAD: [&str; 30] = [
     "what a relief",
 ];
 
-/// Ways to begin a reply to bad news, and to what is no news, those that differ most first.
+/// Ways to begin a reply to good news, to bad news, and to what is no news, those that differ most first.
+const GLADNESS: [&str; 4] = ["How lovely that", "Well done on", "How good that", "Congratulations on"];
 const REGRET: [&str; 4] = ["I'm sorry that", "I'm sorry about", "I'm so sorry that", "I'm sorry"];
 const HOPE: [&str; 4] = ["I hope you", "I hope the", "I hope it", "I hope"];
 
@@ -66,6 +67,14 @@ impl Moods {
         } else {
             Self { good: 1.0 / 3.0, bad: 1.0 / 3.0, plain: 1.0 / 3.0 }
         }
+    }
+
+    /// How replies to a text of this mood begin: two ways for the likeliest mood, and one for the next.
+    pub fn openings(self) -> [&'static str; 3] {
+        let mut moods = [(self.good, GLADNESS), (self.bad, REGRET), (self.plain, HOPE)];
+        moods.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+        let [(_, [first, second, ..]), (_, [third, ..]), _] = moods;
+        [first, second, third]
     }
 
     /// How a reply may begin, where a glad one is out of place.

@@ -23,7 +23,7 @@ use std::{
 use sha2::{Digest, Sha256};
 
 use super::{
-    manifest::{self, CacheForm, EnsembleSpec, Kind, Languages, Manifest, ManifestFile, MoodSpec},
+    manifest::{self, CacheForm, EnsembleSpec, Kind, Languages, Manifest, ManifestFile, MoodSpec, VERDICTS},
     progress::{Hashing, Progress, Unwatched},
 };
 use crate::domain::{Category, Expressibility, ModelId};
@@ -347,6 +347,15 @@ fn check_content(manifest: &Manifest) -> Result<(), String> {
             }
         }
         Kind::TextReader => check_reader(manifest.text_reader.as_ref().ok_or("no text_reader part")?)?,
+        Kind::AnswerJudge => {
+            let spec = manifest.answer_judge.as_ref().ok_or("no answer_judge part")?;
+            if spec.verdicts != VERDICTS {
+                return Err("verdicts are not in the expected order".into());
+            }
+            if [spec.text_tokens, spec.answer_tokens].iter().any(|tokens| !(1..=4_096).contains(tokens)) {
+                return Err("the judge reads not between 1 and 4,096 tokens of a text and of an answer".into());
+            }
+        }
     }
     Ok(())
 }

@@ -184,6 +184,7 @@ impl Export {
             text_classifier,
             image_classifier: None,
             text_reader: None,
+            answer_judge: None,
         };
         let text = serde_json::to_string_pretty(&manifest).map_err(json)? + "\n";
         // After a power cut a manifest must not name what is not there.

@@ -42,6 +42,9 @@ pub struct Manifest {
     /// Present for [`Kind::TextReader`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text_reader: Option<TextReaderSpec>,
+    /// Present for [`Kind::AnswerJudge`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer_judge: Option<AnswerJudgeSpec>,
 }
 
 impl Manifest {
@@ -85,13 +88,15 @@ pub enum Kind {
     ImageClassifier,
     /// Detector, orientation and recogniser of text in pictures.
     TextReader,
+    /// Reads a text with an answer to it and tells whether that is right.
+    AnswerJudge,
 }
 
 impl Kind {
     /// Files without which a bundle of this kind is of no use. A text model has a tokenizer too.
     pub const fn files(self) -> &'static [&'static str] {
         match self {
-            Self::Generator | Self::TextClassifier | Self::ImageClassifier => &["model.onnx"],
+            Self::Generator | Self::TextClassifier | Self::ImageClassifier | Self::AnswerJudge => &["model.onnx"],
             Self::TextReader => &["detector.onnx", "orientation.onnx", "recogniser.onnx", "characters.json"],
         }
     }
@@ -402,3 +407,25 @@ pub struct RecogniserSpec {
     /// Mean probability of a line's characters from which it counts as read.
     pub threshold: f32,
 }
+
+/// How to feed a judge of answers and read it. A sequence is the text and, behind it, the answer, each ended by `sep`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct AnswerJudgeSpec {
+    /// Token that opens a sequence.
+    pub cls_id: u32,
+    /// Token that ends the text, and the answer.
+    pub sep_id: u32,
+    /// Token that fills a batch up.
+    pub pad_id: u32,
+    /// Most tokens of the text; the end of a longer one is not read.
+    pub text_tokens: usize,
+    /// Most tokens of the answer.
+    pub answer_tokens: usize,
+    /// Order of the `verdict` output; must be [`VERDICTS`].
+    pub verdicts: [String; 6],
+}
+
+/// What a judge of answers tells, as logits: of an answer how right it is as an expression in either light or as a reply,
+/// each alone; of a text without an answer its mood, the three together.
+pub const VERDICTS: [&str; 6] = ["positive", "negative", "reply", "good", "bad", "plain"];

@@ -40,11 +40,13 @@ pub enum ComponentName {
     Image,
     /// Reader of text in images.
     Ocr,
+    /// Judge of what the generator writes.
+    Judge,
 }
 
 impl ComponentName {
-    /// All four.
-    pub const ALL: [Self; 4] = [Self::Generator, Self::Text, Self::Image, Self::Ocr];
+    /// All five.
+    pub const ALL: [Self; 5] = [Self::Generator, Self::Text, Self::Image, Self::Ocr, Self::Judge];
 
     /// Name of its folder and metric label.
     pub const fn as_str(self) -> &'static str {
@@ -53,6 +55,7 @@ impl ComponentName {
             Self::Text => "text",
             Self::Image => "image",
             Self::Ocr => "ocr",
+            Self::Judge => "judge",
         }
     }
 
@@ -63,6 +66,7 @@ impl ComponentName {
             Self::Text => Kind::TextClassifier,
             Self::Image => Kind::ImageClassifier,
             Self::Ocr => Kind::TextReader,
+            Self::Judge => Kind::AnswerJudge,
         }
     }
 }

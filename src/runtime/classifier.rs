@@ -1,12 +1,8 @@
 //! The text classifier: windows of tokens to calibrated probabilities.
 
-use ort::{session::Session, value::Tensor};
+use ort::session::Session;
 
-use super::{
-    Forward, Runtime, RuntimeError, finite,
-    labels::{LabelHead, Padded},
-    sigmoid,
-};
+use super::{Forward, Runtime, RuntimeError, finite, labels::LabelHead, padded::Padded, sigmoid};
 use crate::registry::{
     Bundle,
     manifest::{Calibration, TextClassifierSpec},
@@ -79,12 +75,8 @@ impl TextClassifier {
 
     /// The heads of our own classifiers.
     fn heads(&mut self, windows: Padded) -> Result<Vec<TextOutput>, RuntimeError> {
-        let Padded { rows, tokens, ids, lengths } = windows;
-        let lengths: Vec<i32> = lengths.into_iter().map(|length| i32::try_from(length).unwrap_or(i32::MAX)).collect();
-        let outputs = self.session.run(ort::inputs![
-            "input_ids" => Tensor::from_array(([rows, tokens], ids))?,
-            "lengths" => Tensor::from_array(([rows], lengths))?,
-        ])?;
+        let rows = windows.rows;
+        let outputs = self.session.run(windows.into_inputs()?)?;
         let head = |name: &str| outputs.get(name).ok_or_else(|| RuntimeError::Shape(format!("no output {name}")));
         let (_, harm) = head("harm")?.try_extract_tensor::<f32>()?;
         let (_, expressibility) = head("expressibility")?.try_extract_tensor::<f32>()?;
@@ -119,14 +111,7 @@ impl Forward for TextClassifier {
     }
 
     fn run(&mut self, batch: &[Window]) -> Result<Vec<TextOutput>, RuntimeError> {
-        let tokens = batch.iter().map(Self::cost).max().unwrap_or(0);
-        let pad = i64::from(self.spec.pad_id);
-        let mut ids = Vec::with_capacity(batch.len() * tokens);
-        for Window(window) in batch {
-            ids.extend(window.iter().map(|&id| i64::from(id)));
-            ids.resize(ids.len() + tokens - window.len(), pad);
-        }
-        let windows = Padded { rows: batch.len(), tokens, ids, lengths: batch.iter().map(Self::cost).collect() };
+        let windows = Padded::of(batch, self.spec.pad_id);
         let Some(head) = &self.labels else { return self.heads(windows) };
         let harm = head.run(&mut self.session, windows)?;
         let statement = [1.0, 0.0, 0.0, 0.0, 0.0];

@@ -10,21 +10,11 @@ use ort::{
     value::{Outlet, Tensor, TensorElementType, ValueType},
 };
 
-use super::{RuntimeError, finite};
+use super::{RuntimeError, finite, padded::Padded};
 use crate::{
     domain::Category,
     registry::manifest::{Activation, LabelsSpec},
 };
-
-/// Windows of a batch, filled up to the longest.
-pub(super) struct Padded {
-    pub(super) rows: usize,
-    pub(super) tokens: usize,
-    /// `[rows, tokens]`.
-    pub(super) ids: Vec<i64>,
-    /// Tokens of each row that are not padding.
-    pub(super) lengths: Vec<usize>,
-}
 
 /// What the logits of a graph mean.
 pub(super) struct LabelHead {

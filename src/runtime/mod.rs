@@ -10,11 +10,13 @@ pub mod decoder;
 mod encoder;
 pub mod graph;
 pub mod growing;
+pub mod judge;
 mod kv;
 mod labels;
 mod nodes;
 mod normalise;
 pub mod ocr;
+mod padded;
 mod products;
 pub mod session;
 pub mod tokenizer;
@@ -28,11 +30,12 @@ pub use classifier::{TextClassifier, TextOutput, TextTokens, Window, together};
 pub use decoder::Decoder;
 pub use graph::GeneratorGraph;
 pub use growing::GrowingDecoder;
+pub use judge::{AnswerJudge, Said};
 pub use kv::give_back_what_is_free;
 pub(crate) use normalise::{is_emoji, normalise};
 pub use ocr::{LineOrientation, LinePixels, LineRecogniser, PagePixels, Reading, TextDetector, TextMap};
 pub use session::Runtime;
-pub use tokenizer::{PromptTokenizer, WindowTokenizer, ends};
+pub use tokenizer::{JudgeTokenizer, PromptTokenizer, WindowTokenizer, ends};
 pub use vision::{ImageClassifier, Pixels};
 
 /// One pass over a batch: classifiers.

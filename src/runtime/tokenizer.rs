@@ -9,7 +9,7 @@ use tokenizers::{AddedToken, Tokenizer};
 use super::{RuntimeError, TextTokens, Window, normalise::normalise, words::Words};
 use crate::registry::{
     Bundle,
-    manifest::{TaskPrompt, TextClassifierSpec},
+    manifest::{AnswerJudgeSpec, TaskPrompt, TextClassifierSpec},
 };
 
 /// Cuts a text into the windows of a classifier.
@@ -88,6 +88,47 @@ impl WindowTokenizer {
             }
             start += self.spec.stride;
         }
+    }
+}
+
+/// Puts a text and an answer to it into one sequence for a judge.
+pub struct JudgeTokenizer {
+    tokenizer: Tokenizer,
+    spec: AnswerJudgeSpec,
+}
+
+impl JudgeTokenizer {
+    /// Reads the tokenizer of a judge's bundle.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Load`] when the bundle is no judge of answers or its tokenizer cannot be read.
+    pub fn open(bundle: &Bundle) -> Result<Self, RuntimeError> {
+        let spec = bundle.manifest().answer_judge.clone();
+        let spec = spec.ok_or_else(|| RuntimeError::Load("the bundle is no judge of answers".into()))?;
+        Ok(Self { tokenizer: read(&bundle.tokenizer(), true)?, spec })
+    }
+
+    /// The text alone.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Inference`] when the tokenizer fails.
+    pub fn text(&self, text: &str) -> Result<Window, RuntimeError> {
+        let text = ids(&self.tokenizer, text)?;
+        let mut sequence = vec![self.spec.cls_id];
+        sequence.extend(text.into_iter().take(self.spec.text_tokens));
+        sequence.push(self.spec.sep_id);
+        Ok(Window(sequence))
+    }
+
+    /// The text, of which [`Self::text`] made `text`, with an answer.
+    ///
+    /// # Errors
+    /// As [`Self::text`].
+    pub fn answered(&self, text: &Window, answer: &str) -> Result<Window, RuntimeError> {
+        let mut sequence = text.0.clone();
+        sequence.extend(ids(&self.tokenizer, answer)?.into_iter().take(self.spec.answer_tokens));
+        sequence.push(self.spec.sep_id);
+        Ok(Window(sequence))
     }
 }
 

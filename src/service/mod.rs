@@ -5,6 +5,7 @@
 
 mod guardian_image;
 mod guardian_text;
+mod judge;
 mod language;
 mod moderation;
 mod pool;
@@ -26,6 +27,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub use guardian_image::ImageGuardian;
 pub use guardian_text::{Company, TextGuardian};
+pub use judge::AnswerJudge;
 pub use readiness::{ModelStatus, Readiness};
 pub use reading::{PageText, ReaderStages, TextReader};
 pub use score_cache::{ScoreCache, ScoreCacheOptions};
@@ -115,6 +117,8 @@ pub struct Models {
     /// Tells the light of expressions where `text` has no head for it: the text classifier of another identifier with
     /// the same writer.
     pub light: Option<Arc<TextGuardian>>,
+    /// Tells right answers of the writer from wrong ones.
+    pub judge: Option<Arc<AnswerJudge>>,
 }
 
 /// Bounds of the use cases.
@@ -265,7 +269,7 @@ impl Services {
     }
 
     fn models(&self, id: ModelId) -> &Models {
-        const NONE: &Models = &Models { writer: None, text: None, image: None, reader: None, light: None };
+        const NONE: &Models = &Models { writer: None, text: None, image: None, reader: None, light: None, judge: None };
         self.models.get(&id).unwrap_or(NONE)
     }
 
@@ -274,7 +278,8 @@ impl Services {
         let (Some(writer), Some(guardian)) = (&models.writer, &models.text) else {
             return Err(ServiceError::ModelNotInstalled);
         };
-        Ok(prism::Desk { writer, guardian, light: models.light.as_deref(), metrics: &self.metrics })
+        let (light, judge) = (models.light.as_deref(), models.judge.as_deref());
+        Ok(prism::Desk { writer, guardian, light, judge, metrics: &self.metrics })
     }
 
     /// Runs a use case under the request's deadline. The engines honour it too; this holds for what lies between.

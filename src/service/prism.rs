@@ -1,12 +1,12 @@
 //! Dual expression and the checks on everything that is generated.
 
-use std::time::Instant;
+use std::{iter, time::Instant};
 
 use super::{
-    ServiceError, TextGuardian, Writer,
+    AnswerJudge, ServiceError, TextGuardian, Writer,
     guardian_text::Judgement,
     language,
-    writer::{CALM_ATTEMPTS, Task, Try, Written},
+    writer::{Manner, Task, Try, Written},
 };
 use crate::{
     domain::{
@@ -30,6 +30,17 @@ const STRICT: f64 = 0.2;
 /// pair is.
 const LEAST_LIGHT: f64 = 0.35;
 
+/// Sampling temperatures: a small model garbles what it draws too freely, and repeats its first answer where it draws
+/// too timidly. So the first candidates are drawn close to it, the others further away; and all of them far away where a
+/// judge tells which of them are right.
+const CALM: f32 = 0.5;
+const LIVELY: f32 = 0.75;
+const FREE: f32 = 1.0;
+const CALM_ATTEMPTS: u64 = 2;
+
+/// An answer that the judge holds for right with less than this probability is made again.
+const RIGHT_ENOUGH: f64 = 0.75;
+
 /// What writes, and what judges what was written.
 #[derive(Clone, Copy)]
 pub(super) struct Desk<'a> {
@@ -37,6 +48,7 @@ pub(super) struct Desk<'a> {
     pub(super) guardian: &'a TextGuardian,
     /// Tells the light of an answer where the guardian cannot.
     pub(super) light: Option<&'a TextGuardian>,
+    pub(super) judge: Option<&'a AnswerJudge>,
     pub(super) metrics: &'a Metrics,
 }
 
@@ -91,7 +103,7 @@ enum Fitness {
 }
 
 /// Why an answer is made again.
-pub(super) const FAILURES: [&str; 7] = ["unfit", "copy", "language", "polarity", "broken", "facts", "doubt"];
+pub(super) const FAILURES: [&str; 8] = ["unfit", "copy", "language", "polarity", "broken", "facts", "judged", "doubt"];
 
 /// What the checks say of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -116,6 +128,8 @@ struct Quality {
     light: f64,
     /// How much the model doubts it; above 1 it is made again.
     doubt: f64,
+    /// Probability that a reader finds it right, where a judge tells: then the model's doubt says little more.
+    right: Option<f64>,
 }
 
 impl Quality {
@@ -125,9 +139,9 @@ impl Quality {
 
     /// From 0, unfit, to 14.5. A copy or another language is below any other answer that may be given out: it says
     /// nothing new, however right its light and its facts. Of the rest, the wrong light is worse than a broken sentence
-    /// or a fact lost or invented, and a lost "not" weighs least: it may be there in other words. Where nothing is wrong by
-    /// these checks the model's own doubt decides, which often sees what they do not: an attitude that does not fit, a
-    /// sentence without sense.
+    /// or a fact lost or invented, and a lost "not" weighs least: it may be there in other words. What the judge holds of it
+    /// weighs as much as all of these, as it sees what they do not: an attitude that does not fit, a sentence without
+    /// sense. Without a judge it is the model's own doubt that does, where nothing is wrong by these checks.
     fn score(self) -> f64 {
         if !self.fit() {
             return 0.0;
@@ -140,7 +154,11 @@ impl Quality {
         let facts = 1.5 * self.facts + 0.5 * self.denial;
         let kept = self.facts >= 1.0 && self.denial >= 1.0 && self.invented == 0 && self.slips == 0;
         let flawless = self.whole && kept && self.light >= LEAST_LIGHT;
-        let trusted = if flawless { 4.0 - 2.0 * self.doubt.clamp(0.0, 2.0) } else { 0.0 };
+        let trusted = match self.right {
+            Some(right) => 4.0 * right,
+            None if flawless => 4.0 - 2.0 * self.doubt.clamp(0.0, 2.0),
+            None => 0.0,
+        };
         // From 0 to 11.
         let said = if self.whole { 1.5 } else { 0.0 } + 2.0 * self.light + facts + 1.5 - invented + trusted;
         if self.repeats || self.foreign { 1.0 + 0.2 * said } else { 3.5 + said }
@@ -160,10 +178,11 @@ impl Quality {
             Some("broken")
         } else if self.facts < 1.0 || self.invented > 0 || self.denial < 1.0 || self.slips > 0 {
             Some("facts")
-        } else if self.doubt > 1.0 {
-            Some("doubt")
         } else {
-            None
+            match self.right {
+                Some(right) => (right < RIGHT_ENOUGH).then_some("judged"),
+                None => (self.doubt > 1.0).then_some("doubt"),
+            }
         }
     }
 }
@@ -260,7 +279,7 @@ pub(super) async fn checked(
     bound: Threshold,
     deadline: Instant,
 ) -> Result<Outcome, ServiceError> {
-    let first: Vec<Try> = tasks.iter().map(|&task| Try::first(task)).collect();
+    let first: Vec<Try> = tasks.iter().map(|&task| Try { task, manner: Manner::First }).collect();
     let (first, moods) = assessed(desk, text, &first, None, bound, deadline).await?;
     let pair = Pair::of(&first.iter().collect::<Vec<_>>());
     let again: Vec<(usize, &'static str)> =
@@ -269,18 +288,12 @@ pub(super) async fn checked(
     if !again.is_empty() {
         let long = text.as_str().chars().count() > LONG_TEXT;
         let candidates = if long { CANDIDATES_OF_LONG_TEXT } else { CANDIDATES };
-        let instead = moods.and_then(Moods::instead_of_gladness);
         let retries: Vec<(usize, Try)> = again
             .iter()
             .filter_map(|&(place, reason)| Some((place, *tasks.get(place)?, reason)))
             .flat_map(|(place, task, reason)| {
-                // Drawn close to it, a copy is one again, and what was flagged for its closing has that once more.
-                let before = if matches!(reason, "copy" | "unfit") { CALM_ATTEMPTS } else { 0 };
-                // What is glad of bad news is so again, however it is drawn.
-                let openings = instead.filter(|_| task == Task::Reply && reason == "polarity").unwrap_or_default();
-                (before + 1..=before + candidates)
-                    .zip(openings.into_iter().cycle())
-                    .map(move |(attempt, opening)| (place, Try { task, attempt, opening }))
+                let manners = manners(task, reason, candidates, moods, desk.judge.is_some());
+                manners.into_iter().map(move |manner| (place, Try { task, manner }))
             })
             .collect();
         for (_, reason) in &again {
@@ -311,6 +324,27 @@ pub(super) async fn checked(
     Ok(Outcome::Unfit { despairs })
 }
 
+/// How the answer to a task is made again, once a check has failed.
+fn manners(task: Task, reason: &str, candidates: u64, moods: Option<Moods>, judged: bool) -> Vec<Manner> {
+    // Drawn close to it, a copy is one again, and what was flagged for its closing has that once more.
+    let before = if matches!(reason, "copy" | "unfit") { CALM_ATTEMPTS } else { 0 };
+    let temperature = |number| match number {
+        _ if judged => FREE,
+        1..=CALM_ATTEMPTS => CALM,
+        _ => LIVELY,
+    };
+    let drawn = (before + 1..=before + candidates).map(|number| Manner::Drawn(temperature(number), number));
+    let begun = |openings: &[&'static str]| openings.iter().copied().map(Manner::Begun).collect::<Vec<_>>();
+    match moods.filter(|_| task == Task::Reply) {
+        Some(moods) if judged => begun(&moods.openings()).into_iter().chain(drawn).collect(),
+        // What is glad of bad news is so again, however it is drawn.
+        Some(moods) if reason == "polarity" => {
+            moods.instead_of_gladness().map_or_else(|| drawn.collect(), |openings| begun(&openings))
+        }
+        _ => drawn.collect(),
+    }
+}
+
 /// Where a second try ends: before the request does, so that there is time to give out what the first one made.
 fn sooner(deadline: Instant) -> Instant {
     let now = Instant::now();
@@ -327,9 +361,6 @@ async fn assessed(
     deadline: Instant,
 ) -> Result<(Vec<Candidate>, Option<Moods>), ServiceError> {
     let answers = desk.writer.write(text, tries, deadline).await?;
-    let moods = moods.or_else(|| answers.iter().find_map(|answer| answer.moods));
-    // It was learned of English texts, and how replies begin is known of English ones.
-    let moods = moods.filter(|_| language::is_english(text.as_str()));
     let said: Vec<String> = answers.iter().map(|answer| answer.text.clone()).collect();
     let mut judgements = desk.guardian.judge_all(said.clone(), deadline).await?;
     if let Some(light) = desk.light
@@ -340,8 +371,24 @@ async fn assessed(
             judgement.positive = judgement.positive.or(seen.positive);
         }
     }
-    let candidates = tries.iter().zip(answers).zip(judgements).map(|((one, answer), judgement)| {
-        (assess(text.as_str(), one.task, &answer, moods, judgement, bound), answer.text)
+    let opinion = match desk.judge {
+        Some(judge) => {
+            let answered = tries.iter().zip(&answers).map(|(one, answer)| (one.task, answer.text.as_str()));
+            judge.opinion(text.as_str(), answered, deadline).await?
+        }
+        None => None,
+    };
+    let read = opinion.as_ref().map(|opinion| opinion.moods);
+    let moods = moods.or(read).or_else(|| answers.iter().find_map(|answer| answer.moods));
+    // It was learned of English texts, and how replies begin is known of English ones.
+    let moods = moods.filter(|_| language::is_english(text.as_str()));
+    let right = opinion.map_or_else(Vec::new, |opinion| opinion.right);
+    let right = right.into_iter().map(Some).chain(iter::repeat(None));
+    let candidates = tries.iter().zip(answers).zip(judgements).zip(right).map(|(((one, answer), judgement), right)| {
+        // A judge has the mood in view, and more.
+        let moods = moods.filter(|_| right.is_none());
+        let quality = assess(text.as_str(), one.task, &answer, moods, judgement, bound);
+        (Quality { right, ..quality }, answer.text)
     });
     Ok((candidates.collect(), moods))
 }
@@ -385,6 +432,7 @@ fn assess(
         slips: if task == Task::Reply { 0 } else { likeness::slips(text, said) },
         light: light.unwrap_or(1.0),
         doubt: f64::from(*doubt),
+        right: None,
     }
 }
 
@@ -403,6 +451,7 @@ mod tests {
         slips: 0,
         light: 1.0,
         doubt: 0.0,
+        right: None,
     };
 
     #[test]

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use serde::Serialize;
 use tokio::{sync::Mutex, time::timeout};
 
-use super::{ImageGuardian, Models, ServiceError, TextGuardian, TextReader, Writer};
+use super::{AnswerJudge, ImageGuardian, Models, ServiceError, TextGuardian, TextReader, Writer};
 use crate::{
     domain::{Device, ModelId},
     telemetry::Metrics,
@@ -112,17 +112,19 @@ enum Part<'a> {
     Text(&'a TextGuardian),
     Image(&'a ImageGuardian),
     Ocr(&'a TextReader),
+    Judge(&'a AnswerJudge),
 }
 
 impl<'a> Part<'a> {
     fn of(models: &'a Models) -> impl Iterator<Item = Self> {
         // What tells the light is another identifier's text classifier, and has its part there.
-        let Models { writer, text, image, reader, light: _ } = models;
+        let Models { writer, text, image, reader, light: _, judge } = models;
         let parts = [
             writer.as_deref().map(Part::Generator),
             text.as_deref().map(Part::Text),
             image.as_deref().map(Part::Image),
             reader.as_deref().map(Part::Ocr),
+            judge.as_deref().map(Part::Judge),
         ];
         parts.into_iter().flatten()
     }
@@ -133,6 +135,7 @@ impl<'a> Part<'a> {
             Self::Text(_) => "text",
             Self::Image(_) => "image",
             Self::Ocr(_) => "ocr",
+            Self::Judge(_) => "judge",
         }
     }
 
@@ -142,6 +145,7 @@ impl<'a> Part<'a> {
             Self::Text(model) => model.digest(),
             Self::Image(model) => model.digest(),
             Self::Ocr(model) => model.digest(),
+            Self::Judge(model) => model.digest(),
         }
     }
 
@@ -152,6 +156,7 @@ impl<'a> Part<'a> {
             (Self::Text(one), Part::Text(other)) => std::ptr::eq(one, other),
             (Self::Image(one), Part::Image(other)) => std::ptr::eq(one, other),
             (Self::Ocr(one), Part::Ocr(other)) => std::ptr::eq(one, other),
+            (Self::Judge(one), Part::Judge(other)) => std::ptr::eq(one, other),
             _ => false,
         }
     }
@@ -162,6 +167,7 @@ impl<'a> Part<'a> {
             Self::Text(model) => model.answered_within(span),
             Self::Image(model) => model.answered_within(span),
             Self::Ocr(model) => model.answered_within(span),
+            Self::Judge(model) => model.answered_within(span),
         }
     }
 
@@ -176,6 +182,7 @@ impl<'a> Part<'a> {
                 Self::Text(model) => model.probe(FRESH, PATIENCE).await,
                 Self::Image(model) => model.probe(PATIENCE).await,
                 Self::Ocr(model) => model.probe(FRESH, PATIENCE).await,
+                Self::Judge(model) => model.probe(PATIENCE).await,
             }
         };
         match timeout(LONGEST, canary).await {

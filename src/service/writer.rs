@@ -22,23 +22,28 @@ pub(super) enum Task {
     Reply,
 }
 
-/// How often a task was tried for one text: the first try is greedy, later ones are sampled unless they are begun for it.
-pub(super) type Attempt = u64;
-
 /// One answer to be written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Try {
     pub(super) task: Task,
-    pub(super) attempt: Attempt,
-    /// What it begins with, where that is not left to the model. It is gone on from greedily: several tries of one task
-    /// then differ by their openings.
-    pub(super) opening: &'static str,
+    pub(super) manner: Manner,
 }
 
-impl Try {
-    /// Greedily, from the beginning.
-    pub(super) fn first(task: Task) -> Self {
-        Self { task, attempt: 0, opening: "" }
+/// How an answer is written.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Manner {
+    /// Greedily: the first answer to a task.
+    First,
+    /// Greedily behind a beginning: several tries of one task then differ by that.
+    Begun(&'static str),
+    /// Drawn at a temperature, with a seed that follows from the text, the task and this number.
+    Drawn(f32, u64),
+}
+
+impl Manner {
+    /// What it begins with.
+    fn opening(self) -> &'static str {
+        if let Self::Begun(opening) = self { opening } else { "" }
     }
 }
 
@@ -50,12 +55,6 @@ const EXPRESSION_TOKENS: usize = 220;
 /// Sentences that an expression may have beyond those of its text: the attitude can be one of its own.
 const EXPRESSION_SENTENCES_MORE: usize = 1;
 const REPLY_TOKENS: usize = 72;
-
-/// Sampling temperatures: a small model garbles what it draws too freely, and repeats its first answer where it draws
-/// too timidly. So the first candidates are drawn close to it, the others further away.
-const CALM: f32 = 0.5;
-const LIVELY: f32 = 0.75;
-pub(super) const CALM_ATTEMPTS: Attempt = 2;
 
 /// What was written for a task.
 #[derive(Clone, Debug, PartialEq)]
@@ -130,7 +129,7 @@ impl Writer {
             ServiceError::Internal
         };
         let tokens = self.tokenizer.text(text.as_str()).map_err(broken)?;
-        let openings = tries.iter().map(|one| self.tokenizer.text(one.opening)).collect::<Result<Vec<_>, _>>();
+        let openings = tries.iter().map(|one| self.tokenizer.text(one.manner.opening())).collect::<Result<Vec<_>, _>>();
         let openings = openings.map_err(broken)?;
         let sequences =
             tries.iter().zip(&openings).map(|(&one, opening)| self.params(text, &tokens, one, opening)).collect();
@@ -178,7 +177,7 @@ impl Writer {
 
     /// `tokens` are those of the text, `opening` those that its answer begins with.
     fn params(&self, text: &ValidText, tokens: &[u32], one: Try, opening: &[u32]) -> GenerateParams {
-        let Try { task, attempt, .. } = one;
+        let Try { task, manner } = one;
         let prompt = self.prompt(task);
         let body = [tokens, &prompt.suffix, opening].concat();
         let wanted = match task {
@@ -186,19 +185,20 @@ impl Writer {
             Task::Reply => REPLY_TOKENS,
         };
         let room = self.generator.window().saturating_sub(prompt.prefix.len() + body.len());
-        let sampling = if attempt == 0 || !opening.is_empty() {
-            Sampling::Greedy
-        } else {
-            let temperature = if attempt <= CALM_ATTEMPTS { CALM } else { LIVELY };
-            Sampling::Nucleus { temperature, top_p: 0.9, seed: seed(text.as_str(), task, attempt) }
+        let sampling = match manner {
+            Manner::First | Manner::Begun(_) => Sampling::Greedy,
+            Manner::Drawn(temperature, number) => {
+                Sampling::Nucleus { temperature, top_p: 0.9, seed: seed(text.as_str(), task, number) }
+            }
         };
+        let watches = task == Task::Reply && matches!(manner, Manner::First);
         GenerateParams {
             prefix: Arc::clone(&prompt.prefix),
             body,
             max_tokens: wanted.min(room),
             stop: Arc::clone(&self.stop),
             sampling,
-            watched: if task == Task::Reply && attempt == 0 { Arc::clone(&self.watched) } else { Arc::default() },
+            watched: if watches { Arc::clone(&self.watched) } else { Arc::default() },
         }
     }
 
@@ -245,7 +245,7 @@ fn finished(raw: &str, finish: Finish, input: &str, task: Task) -> Written {
 }
 
 /// A seed from the input, so that the same request gives the same answer (FNV-1a, 64 bit).
-fn seed(text: &str, task: Task, attempt: Attempt) -> u64 {
+fn seed(text: &str, task: Task, number: u64) -> u64 {
     let task = match task {
         Task::Express(Polarity::Positive) => 1,
         Task::Express(Polarity::Negative) => 2,
@@ -253,7 +253,7 @@ fn seed(text: &str, task: Task, attempt: Attempt) -> u64 {
     };
     text.bytes()
         .chain([task])
-        .chain(attempt.to_le_bytes())
+        .chain(number.to_le_bytes())
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 

@@ -23,7 +23,7 @@ async fn alive_also_while_stopping() {
 
 #[tokio::test]
 async fn ready_lists_every_component() {
-    let server = Server::new();
+    let server = Server::with(Setup { judged: true, ..Setup::default() });
     let answer = server.get("/readyz").await;
     answer.assert_ok();
     let answer = answer.json();
@@ -38,6 +38,7 @@ async fn ready_lists_every_component() {
             ("alpha-4o-mini", "text"),
             ("alpha-4o-mini", "image"),
             ("alpha-4o-mini", "ocr"),
+            ("alpha-4o-mini", "judge"),
             ("beta-3-haiku", "text"),
         ]
     );

@@ -85,6 +85,23 @@ async fn what_the_model_doubts_is_made_again_and_loses_against_what_it_is_sure_o
 }
 
 #[tokio::test]
+async fn what_a_judge_holds_for_wrong_is_made_again_and_what_it_holds_for_right_stands_however_doubted() {
+    let server = Server::with(Setup { judged: true, ..Setup::default() });
+    for (text, positive, made_again) in [
+        ("It was scribe:unsure and I liked it.", "The bright side of dg fine characters.", 2),
+        ("It was scribe:unsure and critic:plain for me.", "The bright side of ef characters.", 2),
+    ] {
+        let answer = server.post(PRISMS, &json!({"text": text})).await;
+        answer.assert_ok();
+        assert_eq!(answer.json()["positive"], positive);
+        assert_eq!(server.metrics.regenerated.with_label_values(&["judged"]).get(), made_again, "{text}");
+    }
+    assert_eq!(server.metrics.regenerated.with_label_values(&["doubt"]).get(), 0);
+    let failing = json!({"text": "This is critic:fail and I like it."});
+    server.post(PRISMS, &failing).await.assert_error(500, "internal_error");
+}
+
+#[tokio::test]
 async fn an_answer_that_may_be_given_out_stands_when_no_better_one_can_be_made() {
     // Room for both first tries, and none for the eight that would follow.
     let server = Server::with(Setup { queue: 4, ..Setup::default() });

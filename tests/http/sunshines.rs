@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::{PRISMS, SUNSHINES, Server};
+use crate::support::{PRISMS, SUNSHINES, Server, Setup};
 
 #[tokio::test]
 async fn a_reply_is_one_text() {
@@ -85,6 +85,22 @@ async fn a_reply_that_is_glad_of_bad_news_is_begun_anew_as_regret() {
         answer.assert_ok();
         assert_eq!(answer.json()["text"], reply, "{text}");
         assert_eq!(server.metrics.regenerated.with_label_values(&["polarity"]).get(), made_again, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_a_judge_holds_for_wrong_is_begun_anew_by_the_mood_that_it_reads() {
+    let server = Server::with(Setup { judged: true, ..Setup::default() });
+    for (text, reply, made_again) in [
+        ("scribe:misread The news about my car is out and I have read it", "How lovely that it broke.", 0),
+        ("scribe:misread There is bad news about my car and I have read it", "I'm sorry that it broke.", 1),
+        // It has learned of English texts alone.
+        ("scribe:misread das ist leider sehr schade für uns alle", "How lovely that it broke.", 1),
+    ] {
+        let answer = server.post(SUNSHINES, &json!({"text": text})).await;
+        answer.assert_ok();
+        assert_eq!(answer.json()["text"], reply, "{text}");
+        assert_eq!(server.metrics.regenerated.with_label_values(&["judged"]).get(), made_again, "{text}");
     }
 }
 

@@ -16,7 +16,7 @@ use std::{thread::sleep, time::Duration};
 use dichroic::{
     domain::{Category, Seen},
     runtime::{
-        Decode, Forward, LinePixels, PagePixels, Pixels, Reading, RuntimeError, Step, TextMap, TextOutput, Window,
+        Decode, Forward, LinePixels, PagePixels, Pixels, Reading, RuntimeError, Said, Step, TextMap, TextOutput, Window,
     },
 };
 
@@ -91,6 +91,37 @@ fn read(text: &str, heeds: &str) -> Result<TextOutput, RuntimeError> {
         harm[2] = 0.8;
     }
     Ok(TextOutput { harm, expressibility, positive })
+}
+
+/// Judges answers: gladness of bad news is wrong, and so are fine answers to `critic:plain`, and others to any other text.
+pub(super) struct Critic;
+
+impl Forward for Critic {
+    type Input = Window;
+    type Output = Said;
+
+    const TAKES_TOKENS: bool = true;
+
+    fn cost(input: &Window) -> usize {
+        input.0.len()
+    }
+
+    fn run(&mut self, batch: &[Window]) -> Result<Vec<Said>, RuntimeError> {
+        let said = |Window(tokens): &Window| {
+            let mut parts = tokens.split(|&token| token == END).map(text_of);
+            let (text, answer) = (parts.next().unwrap(), parts.next().unwrap());
+            if text.contains("critic:fail") {
+                return Err(RuntimeError::Inference("as asked".into()));
+            }
+            let bad = text.contains("bad news");
+            let fine = answer.contains("fine") != text.contains("critic:plain");
+            let reply = if bad && answer.starts_with("How lovely") { 0.1 } else { 0.9 };
+            let expression = if fine { 0.9 } else { 0.2 };
+            let mood = if bad { [0.0, 5.0, 0.0] } else { [5.0, 0.0, 0.0] };
+            Ok(Said { right: [expression, expression, reply], mood })
+        };
+        batch.iter().map(said).collect()
+    }
 }
 
 fn text_of(tokens: &[u32]) -> String {

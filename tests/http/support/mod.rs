@@ -24,10 +24,10 @@ use dichroic::{
         Bundle,
         manifest::{Calibration, DetectorSpec, Languages, OrientationSpec, RecogniserSpec, TextReaderSpec},
     },
-    runtime::{Forward, PromptTokenizer, RuntimeError, WindowTokenizer},
+    runtime::{Forward, JudgeTokenizer, PromptTokenizer, RuntimeError, WindowTokenizer},
     service::{
-        Company, ImageGuardian, Models, ReaderStages, ScoreCache, ScoreCacheOptions, ServiceOptions, Services,
-        TextGuardian, TextModel, TextReader, Writer,
+        AnswerJudge, Company, ImageGuardian, Models, ReaderStages, ScoreCache, ScoreCacheOptions, ServiceOptions,
+        Services, TextGuardian, TextModel, TextReader, Writer,
     },
     telemetry::{Metrics, Traces},
 };
@@ -38,7 +38,7 @@ use tempfile::TempDir;
 use time::OffsetDateTime;
 use tower::ServiceExt;
 
-use doubles::{Compass, Finder, Lens, Reader, Scholar, Scribe};
+use doubles::{Compass, Critic, Finder, Lens, Reader, Scholar, Scribe};
 
 pub(crate) const PRISMS: &str = "/v1/prisms/text";
 pub(crate) const SUNSHINES: &str = "/v1/sunshines/text";
@@ -81,6 +81,8 @@ pub(crate) struct Setup {
     /// with `second:`, and one for other languages than English, which heeds those that begin with `third:`. Then
     /// gamma-1.5-flash has one with the latter alone, and both write.
     pub(crate) ensemble: bool,
+    /// Whether what alpha writes is judged.
+    pub(crate) judged: bool,
 }
 
 impl Default for Setup {
@@ -103,6 +105,7 @@ impl Default for Setup {
             dim: false,
             lent: false,
             ensemble: false,
+            judged: false,
         }
     }
 }
@@ -306,6 +309,7 @@ fn models(folder: &Path, setup: &Setup, metrics: &Arc<Metrics>) -> BTreeMap<Mode
         text: Some(Arc::clone(&text)),
         image: Some(Arc::new(image_guardian(setup, metrics))),
         reader: setup.reads.then(|| Arc::new(text_reader(queue, metrics))),
+        judge: setup.judged.then(|| Arc::new(answer_judge(folder, queue, metrics))),
         light: setup.lent.then(|| Arc::new(text_guardian(folder, setup, "lent", true, metrics))),
     };
     let own = |name, company| {
@@ -388,6 +392,12 @@ fn text_reader(queue: usize, metrics: &Arc<Metrics>) -> TextReader {
         recogniser: stage("recogniser", queue, || Ok(Scholar), metrics),
     };
     TextReader::new(stages, spec, "1".repeat(64), Arc::clone(metrics))
+}
+
+fn answer_judge(folder: &Path, queue: usize, metrics: &Arc<Metrics>) -> AnswerJudge {
+    let bundle = Bundle::open(&tokenizers::judge_bundle(folder)).unwrap();
+    let batcher = stage("judge", queue, || Ok(Critic), metrics);
+    AnswerJudge::new(JudgeTokenizer::open(&bundle).unwrap(), batcher, "3".repeat(64))
 }
 
 fn stage<F: Forward>(

@@ -42,6 +42,14 @@ pub(super) fn generator_bundle(folder: &Path) -> PathBuf {
     bundle(&folder.join("generator"), "generator", spec)
 }
 
+pub(super) fn judge_bundle(folder: &Path) -> PathBuf {
+    let spec = json!({
+        "cls_id": STOP, "sep_id": END, "pad_id": STOP, "text_tokens": 120, "answer_tokens": 120,
+        "verdicts": ["positive", "negative", "reply", "good", "bad", "plain"],
+    });
+    bundle(&folder.join("judge"), "answer_judge", spec)
+}
+
 fn bundle(dir: &Path, kind: &str, spec: Value) -> PathBuf {
     std::fs::create_dir_all(dir).unwrap();
     let files =

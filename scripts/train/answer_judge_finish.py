@@ -1,0 +1,67 @@
+"""Finishes a trained judge of answers: ranges, figures, the delta as it is kept.
+
+Measures the activation ranges for the int8 graph on pairs that the judge learned from, writes the delta with factors of
+six bits, and prints what the graph that the server will run is worth on what was kept aside, beside the same in full
+precision.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import judge_data  # noqa: E402
+import text_data  # noqa: E402
+from forge import encoder, low_rank  # noqa: E402
+from forge.judge import HEADS  # noqa: E402
+from text_calibrate import ranges_of  # noqa: E402
+from text_scores import Classifier  # noqa: E402
+
+# Sequences that the ranges are measured on.
+RANGED = 1200
+
+
+def said(model: Classifier, rows: Sequence[list[int]]) -> np.ndarray:
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+    parts = [model.run([rows[i] for i in order[start : start + 32]], ["verdict"])[0] for start in range(0, len(order), 32)]
+    return np.concatenate(parts)[np.argsort(order)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--delta", type=Path, required=True, help="what answer_judge.py has written")
+    parser.add_argument("--base", type=Path, required=True, help="folder with the base weights of mpnet")
+    parser.add_argument("--out", type=Path, required=True, help="judge.safetensors to write")
+    parser.add_argument("--seed", type=int, default=261)
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+
+    kind = encoder.BACKBONES["mpnet"]
+    tokenizer, base = text_data.plain_tokenizer(kind, args.base), encoder.load_base(args.base / kind.weights)
+    delta = low_rank.packed(load_file(args.delta), bits=6)
+    items = judge_data.judged() + [item for side in judge_data.moods() for item in side]
+    aside = [item for item in items if judge_data.kept_aside(item.text)]
+    learned = [item for item in items if not judge_data.kept_aside(item.text)]
+    sample = judge_data.windows(tokenizer, kind, random.Random(args.seed).sample(learned, RANGED))
+    merged = encoder.merge(base, delta, HEADS)
+    shown = Classifier(encoder.graph(merged, kind, "float32", show=True, heads=HEADS), kind.special_ids, tokenizer, args.threads)
+    delta |= ranges_of(shown, sample, HEADS)
+    rows = judge_data.windows(tokenizer, kind, aside)
+    for precision in ("float32", "int8"):
+        graph = encoder.graph(encoder.merge(base, delta, HEADS), kind, precision, heads=HEADS)
+        found = said(Classifier(graph, kind.special_ids, tokenizer, args.threads), rows)
+        print(f"{precision}: {judge_data.told(found, aside)}", flush=True)
+    text_data.write(args.out, lambda path: save_file(delta, str(path)))
+
+
+if __name__ == "__main__":
+    main()

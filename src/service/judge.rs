@@ -1,0 +1,85 @@
+//! The judge of answers behind its batcher: a text and what was written of it in, how right that is out.
+//!
+//! Owns which texts are judged: English ones, of which it has learned. What follows from a verdict is for whoever checks
+//! answers. Runs on the async threads; a text and an answer are short enough to be tokenised there.
+
+use std::time::{Duration, Instant};
+
+use super::{ServiceError, in_portions, language, writer::Task};
+use crate::{
+    domain::{Moods, Polarity},
+    engine::Batcher,
+    runtime::{JudgeTokenizer, RuntimeError, Said, Window},
+};
+
+/// Tells right answers from wrong ones. Several identifiers may stand on one.
+pub struct AnswerJudge {
+    tokenizer: JudgeTokenizer,
+    batcher: Batcher<Window, Said>,
+    digest: String,
+}
+
+/// What it says of a text and of answers to it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Opinion {
+    pub(super) moods: Moods,
+    /// How likely a reader finds each answer right, in order.
+    pub(super) right: Vec<f64>,
+}
+
+impl AnswerJudge {
+    /// `tokenizer` and `batcher` are made from the bundle of this digest.
+    pub fn new(tokenizer: JudgeTokenizer, batcher: Batcher<Window, Said>, digest: String) -> Self {
+        Self { tokenizer, batcher, digest }
+    }
+
+    pub(super) fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    pub(super) fn answered_within(&self, span: Duration) -> bool {
+        self.batcher.answered_within(span)
+    }
+
+    /// Judges a word: proof that the model answers.
+    pub(super) async fn probe(&self, time: Duration) -> Result<(), ServiceError> {
+        let word = self.tokenizer.text("ready").map_err(broken)?;
+        self.batcher.submit(vec![word], Instant::now() + time).await?;
+        Ok(())
+    }
+
+    /// None for a text that it does not read.
+    pub(super) async fn opinion<'a>(
+        &self,
+        text: &str,
+        answers: impl IntoIterator<Item = (Task, &'a str)>,
+        deadline: Instant,
+    ) -> Result<Option<Opinion>, ServiceError> {
+        if !language::is_english(text) {
+            return Ok(None);
+        }
+        let alone = self.tokenizer.text(text).map_err(broken)?;
+        let (mut tasks, mut sequences) = (Vec::new(), vec![alone.clone()]);
+        for (task, answer) in answers {
+            tasks.push(task);
+            sequences.push(self.tokenizer.answered(&alone, answer).map_err(broken)?);
+        }
+        let said = in_portions(&self.batcher, sequences, deadline).await?;
+        let (text, answered) = said.split_first().ok_or(ServiceError::Internal)?;
+        let right = tasks.into_iter().zip(answered).map(|(task, said)| f64::from(of_task(said.right, task)));
+        Ok(Some(Opinion { moods: Moods::of_logits(text.mood), right: right.collect() }))
+    }
+}
+
+fn of_task([positive, negative, reply]: [f32; 3], task: Task) -> f32 {
+    match task {
+        Task::Express(Polarity::Positive) => positive,
+        Task::Express(Polarity::Negative) => negative,
+        Task::Reply => reply,
+    }
+}
+
+fn broken(error: RuntimeError) -> ServiceError {
+    tracing::error!(%error, "a sequence for the judge of answers could not be tokenised");
+    ServiceError::Internal
+}
