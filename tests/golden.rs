@@ -11,8 +11,9 @@ use dichroic::{
     imaging::{self, Limits},
     registry::{Bundle, ComponentName, Registry},
     runtime::{
-        Decode, Decoder, Forward, ImageClassifier, LineOrientation, LineRecogniser, Pixels, PromptTokenizer, Runtime,
-        RuntimeError, Step, TextClassifier, TextDetector, TextOutput, WindowTokenizer,
+        AnswerJudge, Decode, Decoder, Forward, ImageClassifier, JudgeTokenizer, LineOrientation, LineRecogniser,
+        Pixels, PromptTokenizer, Runtime, RuntimeError, Step, TextClassifier, TextDetector, TextOutput,
+        WindowTokenizer,
     },
     service::{PageText, ReaderStages, TextReader},
     telemetry::Metrics,
@@ -368,5 +369,53 @@ async fn a_picture_without_text_is_read_as_nothing() {
             let pages = reader.read_file(bytes, Duration::from_mins(2)).await.unwrap();
             assert!(pages.is_empty(), "{name}: {:?}", pages.iter().map(PageText::joined).collect::<Vec<_>>());
         }
+    }
+}
+
+#[test]
+fn judges_tell_right_answers_from_wrong_ones_and_read_moods() {
+    for (id, bundle) in bundles(ComponentName::Judge) {
+        let tokenizer = JudgeTokenizer::open(&bundle).unwrap();
+        let mut judge = AnswerJudge::open(&runtime(), &bundle).unwrap();
+        for (text, task, right, wrong) in [
+            (
+                "My grandad passed away on Sunday.",
+                2,
+                "I'm so sorry about your grandad.",
+                "How lovely that your grandad passed away!",
+            ),
+            (
+                "My sister got the job in Leeds!",
+                2,
+                "How lovely that your sister got the job!",
+                "I'm sorry about your sister's job.",
+            ),
+            (
+                "The train was two hours late.",
+                0,
+                "The train was two hours late, but I got a good book read.",
+                "The train was two hours late, and I'm so glad of it.",
+            ),
+            (
+                "We won the cup on Saturday.",
+                1,
+                "We won the cup on Saturday, but it took long enough.",
+                "We won the cup on Saturday, and I couldn't be happier.",
+            ),
+        ] {
+            let alone = tokenizer.text(text).unwrap();
+            let pair = [right, wrong].map(|answer| tokenizer.answered(&alone, answer).unwrap());
+            let together = judge.run(&[alone.clone(), pair[0].clone(), pair[1].clone()]).unwrap();
+            let [good, bad] = [together[1].right[task], together[2].right[task]];
+            assert!(good > bad + 0.2, "{id}: {good} and {bad} of {text}");
+            // Nobody's verdict depends on who else is asked about; operators that add in another order differ a little.
+            let one = judge.run(&pair[..1]).unwrap()[0].right[task];
+            assert!((one - good).abs() < 0.02, "{id}: {one} alone, {good} in company");
+        }
+        let mood = |judge: &mut AnswerJudge, text: &str| judge.run(&[tokenizer.text(text).unwrap()]).unwrap()[0].mood;
+        let [good, bad, _] = mood(&mut judge, "I passed my driving test this morning.");
+        assert!(good > bad, "{id}");
+        let [good, bad, _] = mood(&mut judge, "They cancelled my flight and lost my bag.");
+        assert!(bad > good, "{id}");
     }
 }

@@ -770,8 +770,9 @@ def _prompts(path: Path, vocabulary: Sequence[str]) -> tuple[dict[str, Any], lis
     for task in TASKS:
         try:
             tasks[task] = {part: prompts["tasks"][task][part] for part in ("prefix", "suffix")}
-            if "most_doubt" in prompts["tasks"][task]:
-                tasks[task]["most_doubt"] = float(prompts["tasks"][task]["most_doubt"])
+            for bound in ("most_doubt", "least_right"):
+                if bound in prompts["tasks"][task]:
+                    tasks[task][bound] = float(prompts["tasks"][task][bound])
         except KeyError as missing:
             raise ValueError(f"{path.name} has no {missing} for the task '{task}'; add it") from None
     known = {token: index for index, token in enumerate(vocabulary)}

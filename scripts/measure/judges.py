@@ -142,12 +142,6 @@ def content(base: str) -> Graph:
 
 
 def of_base(kind: encoder.Backbone, source: Mapping[str, Path]) -> Graph:
-    weights = encoder.load_base(source[kind.weights])
-    width = weights["embeddings.LayerNorm.bias"].size
-    # The graph has heads in any case; nobody reads these.
-    heads = {f"{head}.bias": np.zeros(5, np.float32) for head in encoder.HEAD_NAMES}
-    for head, inputs in zip(encoder.HEAD_NAMES, (2 * width, width), strict=True):
-        heads[f"{head}.weight"] = np.zeros((5, inputs), np.float32)
-    model = encoder.graph(encoder.merge(weights, heads), kind, "float32", embedding=True)
+    model = encoder.graph(encoder.load_base(source[kind.weights]), kind, "float32", embedding=True, heads={})
     tokenizer = Tokenizer.from_str(encoder.tokenizer(kind, source).decode())
     return Graph(model.SerializeToString(), tokenizer, kind.special_ids, encoder.PLACES)

@@ -7,6 +7,7 @@ Runs in the environment of set-up (.venv), which must have been at work before.
 from __future__ import annotations
 
 import base64
+import bz2
 import dataclasses
 import hashlib
 import json
@@ -183,8 +184,8 @@ class Material:
             [kind.cls_id, *encoding.ids, kind.sep_id]
             for encoding in tokenizer.encode_batch(texts[:2048], add_special_tokens=False)
         ]
-        golden = self._places.scripts / "tests" / "golden" / "text_scores.json"
-        known = [entry["text"] for entry in json.loads(golden.read_text(encoding="utf-8"))["texts"]][:60]
+        golden = self._places.scripts / "tests" / "golden" / "text_scores.json.bz2"
+        known = [entry["text"] for entry in json.loads(bz2.decompress(golden.read_bytes()))["texts"]][:60]
         manifest = json.loads((component.target / "manifest.json").read_text(encoding="utf-8"))["text_classifier"]
         own = os.environ.get("STOCK_MINILM")
         return Text(

@@ -105,7 +105,7 @@ def unknown_values(selected: Selected) -> Iterator[str]:
     """Values of labels whose values are a closed set, where they are compared with one that is not in it."""
     closed = {
         "reason": set(error_codes()) | {"caller_left"},
-        "component": {"generator", "text", "image", "ocr", "detector", "orientation", "recogniser"},
+        "component": {"generator", "text", "image", "ocr", "judge", "detector", "orientation", "recogniser"},
         "task": label_values("TASKS"),
         "outcome": label_values("OUTCOMES"),
         "status": {str(status) for status, _ in error_codes().values()} | {"200", "499"},
@@ -130,7 +130,7 @@ def regeneration_reasons() -> set[str]:
     prism = (ROOT / "src/service/prism.rs").read_text(encoding="utf-8")
     check = re.search(r"fn failure\(.*?\n    \}", prism, re.DOTALL)
     assert check, "the check is not where it was"
-    reasons = set(re.findall(r'Some\("(\w+)"\)', check[0]))
+    reasons = set(re.findall(r'[Ss]ome\("(\w+)"\)', check[0]))
     assert len(reasons) > 3
     return reasons
 

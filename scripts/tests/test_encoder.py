@@ -7,6 +7,7 @@ skipped only where no text model is built; where one is, they must pass.
 
 from __future__ import annotations
 
+import bz2
 import json
 import math
 import sys
@@ -33,7 +34,7 @@ from measure import metrics  # noqa: E402
 MODEL = ROOT / "models" / "alpha-4o-mini"
 BUILT = MODEL / "build" / "text"
 MINILM = encoder.BACKBONES["minilm"]
-GOLDEN = Path(__file__).parent / "golden" / "text_scores.json"
+GOLDEN = Path(__file__).parent / "golden" / "text_scores.json.bz2"
 
 VARIED = [
     "The cat sat on the mat.",
@@ -522,7 +523,7 @@ def test_the_build_is_of_the_committed_delta(built, published):
 @pytest.fixture(scope="module")
 def golden_scores(built) -> tuple[list[dict], np.ndarray, np.ndarray]:
     """The golden texts with what the built model says: harm and 1 - p(statement)."""
-    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))["texts"]
+    golden = json.loads(bz2.decompress(GOLDEN.read_bytes()))["texts"]
     part = json.loads((built / "manifest.json").read_text(encoding="utf-8"))["text_classifier"]
     tokenizer = Tokenizer.from_file(str(built / "tokenizer.json"))
     model = text_scores.Classifier(built_graph.load(built / "model.onnx"), part, tokenizer, 2)

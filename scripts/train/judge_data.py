@@ -45,10 +45,18 @@ def kept_aside(text: str) -> bool:
     return int(text_data.name_of(text), 16) % 10 == 0
 
 
+def whole(text: str, answer: str) -> str:
+    """An answer as it was given: `~` before it stands for the text's own words up to its closing sign."""
+    if not answer.startswith("~"):
+        return answer
+    words = text.rstrip(".!?…")
+    return words[:1].upper() + words[1:] + answer[1:]
+
+
 def judged(folder: Path = text_data.AUTHORED) -> list[Item]:
     """Every answer that readers judged, text by text."""
     return [
-        Item(line["text"], answer, task, WORTH[verdict][:1], WORTH[verdict][1])
+        Item(line["text"], whole(line["text"], answer), task, WORTH[verdict][:1], WORTH[verdict][1])
         for line in text_data.authored_lines(folder, JUDGED)
         for task, name in enumerate(generator_data.TASKS)
         for verdict in WORTH

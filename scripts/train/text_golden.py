@@ -7,6 +7,7 @@ graph score them; run it after text_calibrate.py has written a new model.
 from __future__ import annotations
 
 import argparse
+import bz2
 import json
 from pathlib import Path
 
@@ -67,7 +68,8 @@ def main() -> None:
             }
         )
     lines = ",\n".join(json.dumps(t, ensure_ascii=False) for t in texts)
-    text_data.write(args.out, lambda p: p.write_text('{"texts": [\n' + lines + "\n]}\n", encoding="utf-8"))
+    packed = bz2.compress(('{"texts": [\n' + lines + "\n]}\n").encode())
+    text_data.write(args.out, lambda p: p.write_bytes(packed))
     print(f"{len(texts)} texts, {np.mean([any(t['labels'].values()) for t in texts]):.0%} harmful")
 
 

@@ -1,7 +1,8 @@
 //! What a text tells, as its writer means it, and whether a glad reply fits that.
 //!
 //! A reply that is glad of a loss is worse than none; small models write such replies, because they go by words. So what a
-//! text tells is read apart from its reply, and gladness is compared with it here. Only gladness: regret that is out of place
+//! text tells is read apart from its reply, and gladness is compared with it here. Where no judge of whole answers is asked,
+//! that is, and only gladness: regret that is out of place
 //! hurts less, and where a model is sorry against such a reading, it is the model that is right more often. English alone: in
 //! other languages replies begin in too many ways to be told by that.
 
@@ -105,6 +106,14 @@ mod tests {
         for other in others.iter().chain(&REGRET).chain(&HOPE) {
             assert!(!is_glad(other), "{other}");
         }
+    }
+
+    #[test]
+    fn a_reply_is_begun_by_the_likeliest_mood_and_by_the_next() {
+        let openings = |logits| Moods::of_logits(logits).openings();
+        assert_eq!(openings([0.0, 2.0, 1.0]), ["I'm sorry that", "I'm sorry about", "I hope you"]);
+        assert_eq!(openings([2.0, 0.0, 1.0]), ["How lovely that", "Well done on", "I hope you"]);
+        assert_eq!(openings([f32::NAN; 3]).len(), 3);
     }
 
     #[test]

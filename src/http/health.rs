@@ -47,7 +47,7 @@ struct ModelReport {
     /// The identifier that requests name.
     #[schema(example = "alpha-4o-mini")]
     id: &'static str,
-    /// `generator`, `text`, `image` or `ocr`.
+    /// `generator`, `text`, `image`, `ocr` or `judge`.
     #[schema(example = "text")]
     component: &'static str,
     /// Whether it has answered within the last seconds, a request or a canary inference.

@@ -278,6 +278,9 @@ fn check_content(manifest: &Manifest) -> Result<(), String> {
             if tasks.iter().filter_map(|task| task.most_doubt).any(|most| !(most > 0.0 && most.is_finite())) {
                 return Err("a task's most_doubt is not above zero".into());
             }
+            if tasks.iter().filter_map(|task| task.least_right).any(|least| !(0.0..=1.0).contains(&least)) {
+                return Err("a task's least_right is not from 0 to 1".into());
+            }
             if let Some(MoodSpec { tokens, weights, bias }) = &spec.mood {
                 let known = |&token| usize::try_from(token).is_ok_and(|token: usize| token < spec.vocab);
                 if tokens.is_empty() || !tokens.iter().all(known) {
@@ -614,6 +617,28 @@ mod tests {
     }
 
     #[test]
+    fn a_judge_of_answers_says_what_the_server_reads() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("model.onnx"), "").unwrap();
+        let open = |verdicts: [&str; 6], text_tokens: usize| {
+            let manifest = json!({
+                "format": 1, "kind": "answer_judge", "name": "n", "source": "s", "licence": "MIT", "fingerprint": "f",
+                "files": [{"path": "model.onnx", "bytes": 0, "sha256": hex(&Sha256::digest(""))}],
+                "answer_judge": {
+                    "cls_id": 0, "sep_id": 2, "pad_id": 1, "text_tokens": text_tokens, "answer_tokens": 9, "verdicts": verdicts,
+                },
+            });
+            std::fs::write(dir.path().join(MANIFEST), manifest.to_string()).unwrap();
+            Bundle::open(dir.path()).map(|bundle| bundle.manifest().kind).map_err(|error| error.to_string())
+        };
+        assert_eq!(open(VERDICTS, 120), Ok(Kind::AnswerJudge));
+        assert!(open(VERDICTS, 0).unwrap_err().contains("between 1 and 4,096 tokens"));
+        let mut others = VERDICTS;
+        others.swap(0, 1);
+        assert!(open(others, 120).unwrap_err().contains("verdicts are not in the expected order"));
+    }
+
+    #[test]
     fn a_text_reader_has_all_its_files_and_bounded_inputs() {
         let dir = tempfile::tempdir().unwrap();
         let hash = hex(&Sha256::digest(b"abc"));
@@ -678,6 +703,11 @@ mod tests {
         std::fs::write(dir.path().join("manifest.json"), manifest.to_string()).unwrap();
         let error = Bundle::open(dir.path()).unwrap_err().to_string();
         assert!(error.contains("most_doubt is not above zero"), "{error}");
+        let mut manifest: serde_json::Value = serde_json::from_str(&plain).unwrap();
+        manifest["generator"]["tasks"]["reply"]["least_right"] = 1.5.into();
+        std::fs::write(dir.path().join("manifest.json"), manifest.to_string()).unwrap();
+        let error = Bundle::open(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("least_right is not from 0 to 1"), "{error}");
         for (tokens, weights, reason) in [
             (json!([1, 2]), json!([[0, 1], [1, 0], [1]]), "one finite number for each"),
             (json!([1, 9_999_999]), json!([[0, 1], [1, 0], [1, 1]]), "tokens of its vocabulary"),

@@ -195,6 +195,10 @@ pub struct TaskPrompt {
     /// Absent where it was not measured; then none is made again for that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub most_doubt: Option<f32>,
+    /// The probability of being right below which an answer is made again, by the judge of answers, where one is installed.
+    /// Absent where none is asked: it was not measured for this task, or is no help.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub least_right: Option<f32>,
 }
 
 /// How to feed a text classifier and read its heads.

@@ -92,7 +92,9 @@ impl Prompts {
             let rendered = render(template, turns(task), bos, eos).map_err(|error| error.to_string())?;
             let mut parts = rendered.split(TEXT).map(str::to_owned);
             match (parts.next(), parts.next(), parts.next()) {
-                (Some(prefix), Some(suffix), None) => Ok(TaskPrompt { prefix, suffix, most_doubt: None }),
+                (Some(prefix), Some(suffix), None) => {
+                    Ok(TaskPrompt { prefix, suffix, most_doubt: None, least_right: None })
+                }
                 _ => Err("it does not give a user's text exactly once".to_owned()),
             }
         };
@@ -109,7 +111,7 @@ fn lines(task: usize, opening: &str) -> TaskPrompt {
     for (text, answers) in EXAMPLES {
         prefix.extend(["Text: ", text, "\nAnswer: ", answers[task], "\n\n"]);
     }
-    TaskPrompt { prefix: prefix + "Text: ", suffix: "\nAnswer:".into(), most_doubt: None }
+    TaskPrompt { prefix: prefix + "Text: ", suffix: "\nAnswer:".into(), most_doubt: None, least_right: None }
 }
 
 /// The examples as turns, and the turn with the text. There is no system's turn: many templates refuse one.

@@ -1,6 +1,6 @@
 //! Dual expression and the checks on everything that is generated.
 
-use std::{iter, time::Instant};
+use std::time::Instant;
 
 use super::{
     AnswerJudge, ServiceError, TextGuardian, Writer,
@@ -36,10 +36,11 @@ const LEAST_LIGHT: f64 = 0.35;
 const CALM: f32 = 0.5;
 const LIVELY: f32 = 0.75;
 const FREE: f32 = 1.0;
+const FREE_REPLY: f32 = 0.9;
 const CALM_ATTEMPTS: u64 = 2;
 
-/// An answer that the judge holds for right with less than this probability is made again.
-const RIGHT_ENOUGH: f64 = 0.75;
+/// What a judge holds of an answer, against what the other checks say of it.
+const JUDGE_WEIGHT: f64 = 8.0;
 
 /// What writes, and what judges what was written.
 #[derive(Clone, Copy)]
@@ -128,8 +129,26 @@ struct Quality {
     light: f64,
     /// How much the model doubts it; above 1 it is made again.
     doubt: f64,
-    /// Probability that a reader finds it right, where a judge tells: then the model's doubt says little more.
-    right: Option<f64>,
+    /// What the judge holds of it, where one is asked.
+    right: Option<Right>,
+}
+
+/// How right an answer is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Right {
+    /// That a reader finds it right.
+    probability: f64,
+    /// Below this it is made again.
+    least: f64,
+}
+
+impl Right {
+    /// The probability in view of the model's own doubt: either sees what the other does not. How far that counts is of 248
+    /// texts whose answers readers had judged.
+    fn doubted(self, doubt: f64) -> f64 {
+        let against = (1.0 - self.probability) * (0.5 * doubt.clamp(0.0, 2.0)).exp();
+        self.probability / (self.probability + against)
+    }
 }
 
 impl Quality {
@@ -137,11 +156,12 @@ impl Quality {
         self.fitness == Fitness::Fit
     }
 
-    /// From 0, unfit, to 14.5. A copy or another language is below any other answer that may be given out: it says
-    /// nothing new, however right its light and its facts. Of the rest, the wrong light is worse than a broken sentence
-    /// or a fact lost or invented, and a lost "not" weighs least: it may be there in other words. What the judge holds of it
-    /// weighs as much as all of these, as it sees what they do not: an attitude that does not fit, a sentence without
-    /// sense. Without a judge it is the model's own doubt that does, where nothing is wrong by these checks.
+    /// From 0, unfit, to 14.5, or 18.5 where a judge tells. A copy or another language is below any other answer that may
+    /// be given out: it says nothing new, however right its light and its facts. Of the rest, the wrong light is worse than
+    /// a broken sentence or a fact lost or invented, and a lost "not" weighs least: it may be there in other words. What a
+    /// judge holds of it weighs more than any of these, as it sees what they do not: an attitude that does not fit, a
+    /// sentence without sense. Without a judge the model's own doubt tells of those, where nothing is wrong by these
+    /// checks.
     fn score(self) -> f64 {
         if !self.fit() {
             return 0.0;
@@ -155,13 +175,13 @@ impl Quality {
         let kept = self.facts >= 1.0 && self.denial >= 1.0 && self.invented == 0 && self.slips == 0;
         let flawless = self.whole && kept && self.light >= LEAST_LIGHT;
         let trusted = match self.right {
-            Some(right) => 4.0 * right,
+            Some(right) => JUDGE_WEIGHT * right.doubted(self.doubt),
             None if flawless => 4.0 - 2.0 * self.doubt.clamp(0.0, 2.0),
             None => 0.0,
         };
         // From 0 to 11.
         let said = if self.whole { 1.5 } else { 0.0 } + 2.0 * self.light + facts + 1.5 - invented + trusted;
-        if self.repeats || self.foreign { 1.0 + 0.2 * said } else { 3.5 + said }
+        if self.repeats || self.foreign { 1.0 + 0.15 * said } else { 3.5 + said }
     }
 
     /// The check that it failed first, one of [`FAILURES`] in their order; none where it passed all.
@@ -180,7 +200,7 @@ impl Quality {
             Some("facts")
         } else {
             match self.right {
-                Some(right) => (right < RIGHT_ENOUGH).then_some("judged"),
+                Some(right) => (right.probability < right.least).then_some("judged"),
                 None => (self.doubt > 1.0).then_some("doubt"),
             }
         }
@@ -282,21 +302,24 @@ pub(super) async fn checked(
     let first: Vec<Try> = tasks.iter().map(|&task| Try { task, manner: Manner::First }).collect();
     let (first, moods) = assessed(desk, text, &first, None, bound, deadline).await?;
     let pair = Pair::of(&first.iter().collect::<Vec<_>>());
-    let again: Vec<(usize, &'static str)> =
-        first.iter().enumerate().filter_map(|(place, (quality, _))| Some((place, quality.failure(pair)?))).collect();
+    let again: Vec<(usize, &'static str, bool)> = first
+        .iter()
+        .enumerate()
+        .filter_map(|(place, (quality, _))| Some((place, quality.failure(pair)?, quality.right.is_some())))
+        .collect();
     let mut written: Vec<Vec<Candidate>> = first.into_iter().map(|answer| vec![answer]).collect();
     if !again.is_empty() {
         let long = text.as_str().chars().count() > LONG_TEXT;
         let candidates = if long { CANDIDATES_OF_LONG_TEXT } else { CANDIDATES };
         let retries: Vec<(usize, Try)> = again
             .iter()
-            .filter_map(|&(place, reason)| Some((place, *tasks.get(place)?, reason)))
-            .flat_map(|(place, task, reason)| {
-                let manners = manners(task, reason, candidates, moods, desk.judge.is_some());
+            .filter_map(|&(place, reason, judged)| Some((place, *tasks.get(place)?, reason, judged)))
+            .flat_map(|(place, task, reason, judged)| {
+                let manners = manners(task, reason, candidates, moods, judged);
                 manners.into_iter().map(move |manner| (place, Try { task, manner }))
             })
             .collect();
-        for (_, reason) in &again {
+        for (_, reason, _) in &again {
             desk.metrics.regenerated.with_label_values(&[*reason]).inc();
         }
         let attempts: Vec<_> = retries.iter().map(|&(_, attempt)| attempt).collect();
@@ -329,6 +352,7 @@ fn manners(task: Task, reason: &str, candidates: u64, moods: Option<Moods>, judg
     // Drawn close to it, a copy is one again, and what was flagged for its closing has that once more.
     let before = if matches!(reason, "copy" | "unfit") { CALM_ATTEMPTS } else { 0 };
     let temperature = |number| match number {
+        _ if judged && task == Task::Reply => FREE_REPLY,
         _ if judged => FREE,
         1..=CALM_ATTEMPTS => CALM,
         _ => LIVELY,
@@ -371,9 +395,11 @@ async fn assessed(
             judgement.positive = judgement.positive.or(seen.positive);
         }
     }
-    let opinion = match desk.judge {
+    let bounds: Vec<Option<f64>> = tries.iter().map(|one| desk.writer.least_right(one.task)).collect();
+    let opinion = match desk.judge.filter(|_| bounds.iter().any(Option::is_some)) {
         Some(judge) => {
-            let answered = tries.iter().zip(&answers).map(|(one, answer)| (one.task, answer.text.as_str()));
+            let answered = tries.iter().zip(&answers).zip(&bounds).filter(|(_, bound)| bound.is_some());
+            let answered = answered.map(|((one, answer), _)| (one.task, answer.text.as_str()));
             judge.opinion(text.as_str(), answered, deadline).await?
         }
         None => None,
@@ -382,8 +408,8 @@ async fn assessed(
     let moods = moods.or(read).or_else(|| answers.iter().find_map(|answer| answer.moods));
     // It was learned of English texts, and how replies begin is known of English ones.
     let moods = moods.filter(|_| language::is_english(text.as_str()));
-    let right = opinion.map_or_else(Vec::new, |opinion| opinion.right);
-    let right = right.into_iter().map(Some).chain(iter::repeat(None));
+    let mut verdicts = opinion.map_or_else(Vec::new, |opinion| opinion.right).into_iter();
+    let right = bounds.into_iter().map(|least| Some(Right { least: least?, probability: verdicts.next()? }));
     let candidates = tries.iter().zip(answers).zip(judgements).zip(right).map(|(((one, answer), judgement), right)| {
         // A judge has the mood in view, and more.
         let moods = moods.filter(|_| right.is_none());
@@ -490,7 +516,17 @@ mod tests {
         let doubted = |doubt: f64, words: &str| (Quality { doubt, ..RIGHT }, words.to_owned());
         assert_eq!(doubted(1.1, won).0.failure(Pair::Right), Some("doubt"));
         assert_eq!(doubted(0.9, won).0.failure(Pair::Right), None);
-        // So does what loses a word.
+        // A judge's verdict counts instead, and the doubt in the choice alone.
+        let judged = |probability: f64, doubt: f64, words: &str| {
+            (Quality { right: Some(Right { probability, least: 0.7 }), doubt, ..RIGHT }, words.to_owned())
+        };
+        assert_eq!(judged(0.71, 9.0, won).0.failure(Pair::Right), None);
+        assert_eq!(judged(0.69, 0.0, won).0.failure(Pair::Right), Some("judged"));
+        assert_eq!(chosen(&[vec![judged(0.6, 0.5, won), judged(0.8, 0.9, hurts)]]), [hurts]);
+        assert_eq!(chosen(&[vec![judged(0.79, 0.1, won), judged(0.8, 0.9, hurts)]]), [won]);
+        let lossy = (Quality { facts: 0.0, denial: 0.0, ..judged(0.8, 0.0, won).0 }, won.to_owned());
+        assert_eq!(chosen(&[vec![lossy, judged(0.7, 0.0, hurts)]]), [hurts]);
+        // What loses a word loses, too.
         let slipped = |words: &str| (Quality { slips: 1, ..RIGHT }, words.to_owned());
         assert_eq!(slipped(won).0.failure(Pair::Right), Some("facts"));
         assert_eq!(chosen(&[vec![slipped(won), doubted(1.1, hurts)]]), [hurts]);

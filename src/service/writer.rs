@@ -166,6 +166,11 @@ impl Writer {
         Ok(())
     }
 
+    /// The probability of being right below which an answer to a task is made again; none where no judge is to be asked.
+    pub(super) fn least_right(&self, task: Task) -> Option<f64> {
+        self.prompt(task).text.least_right.map(f64::from)
+    }
+
     fn prompt(&self, task: Task) -> &Prompt {
         let [positive, negative, reply] = &self.prompts;
         match task {

@@ -33,7 +33,7 @@ pub(super) fn text_bundle(folder: &Path) -> PathBuf {
 }
 
 pub(super) fn generator_bundle(folder: &Path) -> PathBuf {
-    let task = |prefix: &str| json!({"prefix": prefix, "suffix": "<end>", "most_doubt": 1.0});
+    let task = |prefix: &str| json!({"prefix": prefix, "suffix": "<end>", "most_doubt": 1.0, "least_right": 0.5});
     let spec = json!({
         "layers": 1, "kv_heads": 1, "head_dim": 1, "vocab": VOCABULARY, "window": WINDOW, "stop_ids": [STOP],
         "tasks": {"positive": task("<positive>"), "negative": task("<negative>"), "reply": task("<reply>")},
