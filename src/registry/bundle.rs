@@ -269,36 +269,7 @@ fn check_content(manifest: &Manifest) -> Result<(), String> {
         }
     }
     match manifest.kind {
-        Kind::Generator => {
-            let spec = manifest.generator.as_ref().ok_or("no generator part")?;
-            if spec.layers == 0 || spec.kv_heads == 0 || spec.head_dim == 0 || spec.vocab == 0 || spec.window < 16 {
-                return Err("a dimension of the generator is zero or its window is below 16".into());
-            }
-            let tasks = [&spec.tasks.positive, &spec.tasks.negative, &spec.tasks.reply];
-            if tasks.iter().filter_map(|task| task.most_doubt).any(|most| !(most > 0.0 && most.is_finite())) {
-                return Err("a task's most_doubt is not above zero".into());
-            }
-            if tasks.iter().filter_map(|task| task.least_right).any(|least| !(0.0..=1.0).contains(&least)) {
-                return Err("a task's least_right is not from 0 to 1".into());
-            }
-            if let Some(MoodSpec { tokens, weights, bias }) = &spec.mood {
-                let known = |&token| usize::try_from(token).is_ok_and(|token: usize| token < spec.vocab);
-                if tokens.is_empty() || !tokens.iter().all(known) {
-                    return Err("its mood is not read from tokens of its vocabulary".into());
-                }
-                let finite = weights.iter().flatten().chain(bias).all(|number| number.is_finite());
-                if !finite || weights.iter().any(|weights| weights.len() != tokens.len()) {
-                    return Err("its mood is not read with one finite number for each token".into());
-                }
-            }
-            let mut named = [&spec.prefill, &spec.answer_tokens].into_iter().flatten();
-            if let Some(name) = named.find(|name| !manifest.files.iter().any(|file| file.path == **name)) {
-                return Err(format!("it lists no {name}, which its generator needs"));
-            }
-            if spec.cache == CacheForm::Growing && (spec.prefill.is_some() || spec.answer_tokens.is_some()) {
-                return Err("a generator that keeps its own cache has neither prefill nor answer_tokens".into());
-            }
-        }
+        Kind::Generator => check_generator(manifest, manifest.generator.as_ref().ok_or("no generator part")?)?,
         Kind::TextClassifier => {
             let spec = manifest.text_classifier.as_ref().ok_or("no text_classifier part")?;
             if spec.categories != Category::ALL.map(|category| category.as_str().to_owned()) {
@@ -359,6 +330,37 @@ fn check_content(manifest: &Manifest) -> Result<(), String> {
                 return Err("the judge reads not between 1 and 4,096 tokens of a text and of an answer".into());
             }
         }
+    }
+    Ok(())
+}
+
+fn check_generator(manifest: &Manifest, spec: &manifest::GeneratorSpec) -> Result<(), String> {
+    if spec.layers == 0 || spec.kv_heads == 0 || spec.head_dim == 0 || spec.vocab == 0 || spec.window < 16 {
+        return Err("a dimension of the generator is zero or its window is below 16".into());
+    }
+    let tasks = [&spec.tasks.positive, &spec.tasks.negative, &spec.tasks.reply];
+    if tasks.iter().filter_map(|task| task.most_doubt).any(|most| !(most > 0.0 && most.is_finite())) {
+        return Err("a task's most_doubt is not above zero".into());
+    }
+    if tasks.iter().filter_map(|task| task.least_right).any(|least| !(0.0..=1.0).contains(&least)) {
+        return Err("a task's least_right is not from 0 to 1".into());
+    }
+    if let Some(MoodSpec { tokens, weights, bias }) = &spec.mood {
+        let known = |&token| usize::try_from(token).is_ok_and(|token: usize| token < spec.vocab);
+        if tokens.is_empty() || !tokens.iter().all(known) {
+            return Err("its mood is not read from tokens of its vocabulary".into());
+        }
+        let finite = weights.iter().flatten().chain(bias).all(|number| number.is_finite());
+        if !finite || weights.iter().any(|weights| weights.len() != tokens.len()) {
+            return Err("its mood is not read with one finite number for each token".into());
+        }
+    }
+    let mut named = [&spec.prefill, &spec.answer_tokens].into_iter().flatten();
+    if let Some(name) = named.find(|name| !manifest.files.iter().any(|file| file.path == **name)) {
+        return Err(format!("it lists no {name}, which its generator needs"));
+    }
+    if spec.cache == CacheForm::Growing && (spec.prefill.is_some() || spec.answer_tokens.is_some()) {
+        return Err("a generator that keeps its own cache has neither prefill nor answer_tokens".into());
     }
     Ok(())
 }

@@ -43,7 +43,7 @@ impl AnswerJudge {
 
     /// Judges a word: proof that the model answers.
     pub(super) async fn probe(&self, time: Duration) -> Result<(), ServiceError> {
-        let word = self.tokenizer.text("ready").map_err(broken)?;
+        let word = self.tokenizer.text("ready").map_err(|error| broken(&error))?;
         self.batcher.submit(vec![word], Instant::now() + time).await?;
         Ok(())
     }
@@ -58,11 +58,11 @@ impl AnswerJudge {
         if !language::is_english(text) {
             return Ok(None);
         }
-        let alone = self.tokenizer.text(text).map_err(broken)?;
+        let alone = self.tokenizer.text(text).map_err(|error| broken(&error))?;
         let (mut tasks, mut sequences) = (Vec::new(), vec![alone.clone()]);
         for (task, answer) in answers {
             tasks.push(task);
-            sequences.push(self.tokenizer.answered(&alone, answer).map_err(broken)?);
+            sequences.push(self.tokenizer.answered(&alone, answer).map_err(|error| broken(&error))?);
         }
         let said = in_portions(&self.batcher, sequences, deadline).await?;
         let (text, answered) = said.split_first().ok_or(ServiceError::Internal)?;
@@ -79,7 +79,7 @@ fn of_task([positive, negative, reply]: [f32; 3], task: Task) -> f32 {
     }
 }
 
-fn broken(error: RuntimeError) -> ServiceError {
+fn broken(error: &RuntimeError) -> ServiceError {
     tracing::error!(%error, "a sequence for the judge of answers could not be tokenised");
     ServiceError::Internal
 }

@@ -179,7 +179,7 @@ impl Quality {
             None if flawless => 4.0 - 2.0 * self.doubt.clamp(0.0, 2.0),
             None => 0.0,
         };
-        // From 0 to 11.
+        // From 0 to 11, or 15.
         let said = if self.whole { 1.5 } else { 0.0 } + 2.0 * self.light + facts + 1.5 - invented + trusted;
         if self.repeats || self.foreign { 1.0 + 0.15 * said } else { 3.5 + said }
     }
