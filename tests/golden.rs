@@ -400,7 +400,7 @@ fn judges_tell_right_answers_from_wrong_ones_and_read_moods() {
                 "We won the cup on Saturday.",
                 1,
                 "We won the cup on Saturday, but it took long enough.",
-                "We won the cup on Saturday, and I couldn't be happier.",
+                "We won the cup on Saturday, and it makes me angry.",
             ),
         ] {
             let alone = tokenizer.text(text).unwrap();
