@@ -10,6 +10,7 @@ chosen by a hash, is kept aside. All randomness comes from `--seed`; an interrup
 from __future__ import annotations
 
 import argparse
+import hashlib
 import random
 import sys
 import time
@@ -134,21 +135,14 @@ def main() -> None:
         model.in_bf16()
     tuned = [p for p in model.parameters() if p.requires_grad]
     optimiser = torch.optim.AdamW(tuned, lr=args.rate, weight_decay=0.01, betas=(0.9, 0.98))
-    checkpoint = args.work / "checkpoint.pt"
-    done, spent = 0, 0.0
     bound = {k: v for k, v in settings.items() if k not in ("work", "out", "threads", "device", "checkpoint_every", "look_every")}
-    if checkpoint.exists():
-        state = torch.load(checkpoint, weights_only=True, map_location=device)
-        if state["settings"] != bound:
-            raise SystemExit(f"{checkpoint} is of a run with other settings: use another --work folder.")
-        model.load_state_dict(state["model"])
-        optimiser.load_state_dict(state["optimiser"])
-        done, spent = state["done"], state["spent"]
-        log(f"resumed after {done} steps")
+    bound["lines"] = hashlib.sha256(repr(rows).encode()).hexdigest()
+    checkpoint = training_run.Checkpoint(args.work, bound, model, optimiser)
+    checkpoint.resume(device, log)
 
     warm, running, since = max(1, len(plan) // 25), 0.0, 0
-    clock, begun = time.monotonic(), time.monotonic() - spent
-    for step, at in enumerate(plan[done:], start=done):
+    clock, begun = time.monotonic(), time.monotonic() - checkpoint.spent
+    for step, at in enumerate(plan[checkpoint.done :], start=checkpoint.done):
         gone = step / len(plan)
         if args.minutes:
             gone = max(gone, (time.monotonic() - begun) / 60 / args.minutes)
@@ -169,11 +163,7 @@ def main() -> None:
             log(f"step {step + 1}/{len(plan)} loss {running / since:.4f} {since * args.batch / (time.monotonic() - clock):.0f} items/s")
             running, since, clock = 0.0, 0, time.monotonic()
         if (step + 1) % args.checkpoint_every == 0 or step + 1 == len(plan):
-            state = {
-                "settings": bound, "model": model.state_dict(), "optimiser": optimiser.state_dict(),
-                "done": step + 1, "spent": time.monotonic() - begun,
-            }
-            text_data.write(checkpoint, lambda p: torch.save(state, p))
+            checkpoint.save(step + 1, time.monotonic() - begun)
         if (step + 1) % args.look_every == 0:
             log(f"kept aside: {told(said(model, look_rows), look)}")
             clock = time.monotonic()

@@ -180,20 +180,12 @@ def main() -> None:
     vocabulary = Vocabulary(model, [tree for batch in plan for tree in batch], args.seed)
     optimiser = torch.optim.AdamW(parameters, lr=args.rate, weight_decay=0.0, betas=(0.9, 0.98))
     precision = json.loads(args.recipe.read_text(encoding="utf-8"))["components"]["generator"]["precision"] if args.recipe else None
-    saved = args.work / "checkpoint.pt"
-    done, spent = 0, 0.0
     bound = {k: v for k, v in settings.items() if k not in ("work", "out", "threads", "device", "checkpoint_every")}
     bound["plan"] = hashlib.sha256(repr([tree.ids for batch in plan for tree in batch]).encode()).hexdigest()
-    if saved.exists():
-        state = torch.load(saved, weights_only=True, map_location=device)
-        if state["settings"] != bound:
-            raise SystemExit(f"{saved} is of a run with other settings or lines: use another --work folder.")
-        model.load_state_dict(state["model"])
-        optimiser.load_state_dict(state["optimiser"])
-        done, spent = state["done"], state["spent"]
-        log(f"resumed after {done} steps")
-    else:
+    checkpoint = training_run.Checkpoint(args.work, bound, model, optimiser)
+    if not checkpoint.resume(device, log):
         log(glance(model, look, device))
+    done = checkpoint.done
     log(f"{len(train) + len(learned)} lines of ours, {len(extra)} more, {len(plan)} steps, {sum(len(t.ids) for b in plan for t in b)} tokens")
 
     if precision:
@@ -208,7 +200,7 @@ def main() -> None:
             at_start = leads(model, plan, device, vocabulary)
             text_data.write(known, lambda p: torch.save(at_start, p))
             log("the leads of the model at the start are measured")
-    begun, clock, since, running, counted = time.monotonic() - spent, time.monotonic(), 0, 0.0, 0
+    begun, clock, since, running, counted = time.monotonic() - checkpoint.spent, time.monotonic(), 0, 0.0, 0
     warm = max(1, len(plan) // 25)
     gains: list[float] = []
     for step in range(done, len(plan)):
@@ -244,11 +236,7 @@ def main() -> None:
             running, counted, since, clock = 0.0, 0, 0, time.monotonic()
             gains.clear()
         if (step + 1) % args.checkpoint_every == 0 or step + 1 == len(plan):
-            state = {
-                "settings": bound, "model": model.state_dict(), "optimiser": optimiser.state_dict(),
-                "done": step + 1, "spent": time.monotonic() - begun,
-            }
-            text_data.write(saved, lambda p: torch.save(state, p))
+            checkpoint.save(step + 1, time.monotonic() - begun)
             text_data.write(args.work / "latest.safetensors", lambda p: save_file(low_rank.packed(model.adapter(), bits=6), str(p)))
     if precision:
         model.settle(args.gguf, precision)

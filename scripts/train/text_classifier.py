@@ -163,16 +163,6 @@ def main() -> None:
         rows = text_supply.taught(rows, args.teacher)
 
     pools = text_mixture.Pools(rows)
-    checkpoint = args.work / "checkpoint.pt"
-    resumed = torch.load(checkpoint, weights_only=True) if checkpoint.exists() else None
-    if resumed is None and start:
-        model.load_delta(start)
-        log(f"start: {glance(model, look, look_ids)}")
-    elif resumed is None:
-        sample = pools.draw(args.probe_rows, args.seed + 1, args.emphasis)
-        fit_heads(model, sample, tokenise(tokenizer, kind, sample, args.tokens, args.seed), args.teacher_share, log)
-        log(f"probe: {glance(model, look, look_ids)}")
-
     if args.frozen:
         still = ("norm_0.", *(f"layers.{i}." for i in range(args.frozen)))
         for name, parameter in model.named_parameters():
@@ -192,15 +182,17 @@ def main() -> None:
     supply = Supply(pools, tokenizer, args)
     steps = supply.steps
     warm = max(1, steps // 25)
-    done, spent = 0, 0.0
     bound = {k: settings[k] for k in ("seed", "rows", "rank", "batch", "tokens", "rate", "minutes", "start", "emphasis", "backbone", "layers", "opinion", "teacher", "teacher_share", "frozen", "bf16", "span")}
-    if resumed is not None:
-        if resumed["settings"] != bound:
-            raise SystemExit(f"{checkpoint} is of a run with other settings: use another --work folder.")
-        model.load_state_dict(resumed["model"])
-        optimiser.load_state_dict(resumed["optimiser"])
-        done, spent = resumed["done"], resumed["spent"]
-        log(f"resumed after {done} steps")
+    checkpoint = training_run.Checkpoint(args.work, bound, model, optimiser)
+    if not checkpoint.resume(device, log):
+        if start:
+            model.load_delta(start)
+            log(f"start: {glance(model, look, look_ids)}")
+        else:
+            sample = pools.draw(args.probe_rows, args.seed + 1, args.emphasis)
+            fit_heads(model, sample, tokenise(tokenizer, kind, sample, args.tokens, args.seed), args.teacher_share, log)
+            log(f"probe: {glance(model, look, look_ids)}")
+    done = checkpoint.done
     log(f"{steps} steps of {args.batch} texts")
 
     def planned() -> Iterator[tuple[Span, list[int]]]:
@@ -210,7 +202,7 @@ def main() -> None:
                 yield span, at
             skipped = 0
 
-    running, since, clock, begun = torch.zeros((), device=device), 0, time.monotonic(), time.monotonic() - spent
+    running, since, clock, begun = torch.zeros((), device=device), 0, time.monotonic(), time.monotonic() - checkpoint.spent
     for step, (span, at) in enumerate(planned(), start=done):
         gone = step / steps
         if args.minutes:
@@ -235,11 +227,7 @@ def main() -> None:
             log(f"step {step + 1}/{steps} loss {float(running) / 50:.4f} {since / took:.0f} texts/s")
             running, since, clock = running * 0, 0, time.monotonic()
         if (step + 1) % args.checkpoint_every == 0 or step + 1 == steps:
-            state = {
-                "settings": bound, "model": model.state_dict(), "optimiser": optimiser.state_dict(),
-                "done": step + 1, "spent": time.monotonic() - begun,
-            }
-            text_data.write(checkpoint, lambda p: torch.save(state, p))
+            checkpoint.save(step + 1, time.monotonic() - begun)
             text_data.write(args.work / "latest.safetensors", lambda p: save_file(model.delta_tensors(), str(p)))
         if (step + 1) % args.look_every == 0:
             log(f"look: {glance(model, look, look_ids)}")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+import text_data
+
 
 class Log:
     def __init__(self, path: Path) -> None:
@@ -19,6 +21,35 @@ class Log:
         print(line, flush=True)
         with self.path.open("a", encoding="utf-8") as handle:
             handle.write(line + "\n")
+
+
+class Checkpoint:
+    """What an interrupted run goes on from: the model, its optimiser, the steps done and the seconds spent on them."""
+
+    def __init__(self, work: Path, settings: dict, model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> None:
+        """`settings` are those without which the run would be another one."""
+        self.path, self.settings, self.model, self.optimiser = work / "checkpoint.pt", settings, model, optimiser
+        self.done, self.spent = 0, 0.0
+
+    def resume(self, device: torch.device, log: Log) -> bool:
+        """Whether there was something to go on from."""
+        if not self.path.exists():
+            return False
+        state = torch.load(self.path, weights_only=True, map_location=device)
+        if state["settings"] != self.settings:
+            raise SystemExit(f"{self.path} is of a run with other settings or lines: use another --work folder.")
+        self.model.load_state_dict(state["model"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.done, self.spent = state["done"], state["spent"]
+        log(f"resumed after {self.done} steps")
+        return True
+
+    def save(self, done: int, spent: float) -> None:
+        state = {
+            "settings": self.settings, "model": self.model.state_dict(), "optimiser": self.optimiser.state_dict(),
+            "done": done, "spent": spent,
+        }
+        text_data.write(self.path, lambda path: torch.save(state, path))
 
 
 def add_options(parser: argparse.ArgumentParser, seed: int, rank: int, rate: float, checkpoint_every: int) -> None:
