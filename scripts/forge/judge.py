@@ -9,6 +9,7 @@ alone; of a text without an answer its mood, the three together.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
@@ -26,7 +27,11 @@ def build(source: dict[str, Path], recipe: dict, model_dir: Path, out: Path) -> 
     """Write model.onnx and tokenizer.json into `out`; return the manifest's part."""
     kind = encoder.backbone(recipe)
     tensors = encoder.merge(encoder.load_base(source[kind.weights]), load_file(model_dir / recipe["delta"]), HEADS)
-    model = encoder.graph(tensors, kind, heads=HEADS)
+    return written(encoder.graph(tensors, kind, heads=HEADS), kind, source, out)
+
+
+def written(model: onnx.ModelProto, kind: encoder.Backbone, source: Mapping[str, Path], out: Path) -> dict:
+    """Writes a judge's graph and its tokenizer into `out`; returns the manifest's part."""
     onnx.checker.check_model(model)
     graph_file.write(model, out / "model.onnx")
     encoder.write(out / "tokenizer.json", encoder.tokenizer(kind, source))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -16,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "train"), str(ROOT / "scripts" / "tests")]
 
 import judge_data  # noqa: E402
-from forge import built_graph, encoder, judge  # noqa: E402
+from forge import built_graph, encoder, judge, judge_half  # noqa: E402
 from judge_data import Item  # noqa: E402
 from test_encoder import feed, forward, random_base, session  # noqa: E402
 
@@ -70,6 +71,23 @@ def test_the_build_tells_the_server_how_to_ask(base, delta, tmp_path):
     assert told["text_tokens"] + told["answer_tokens"] + 3 == encoder.PLACES
     model = built_graph.load(tmp_path / "out" / "model.onnx")
     assert [output.name for output in model.graph.output] == ["verdict"]
+
+
+def test_for_gpus_it_is_built_in_half_precision_of_the_same_recipe(base, delta, tmp_path):
+    save_file(base, str(tmp_path / "model.safetensors"))
+    save_file(delta, str(tmp_path / "judge.safetensors"))
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "truncation": None, "padding": None}), encoding="utf-8")
+    source = {name: tmp_path / name for name in ("model.safetensors", "tokenizer.json")}
+    told, found = [], []
+    for name, module in (("full", judge), ("half", judge_half)):
+        (tmp_path / name).mkdir()
+        told.append(module.build(source, {"delta": "judge.safetensors"}, tmp_path, tmp_path / name))
+        found.append(session(tmp_path / name / "model.onnx").run(["verdict"], feed([[101, 5, 9, 102, 7, 102], [101, 7, 102]]))[0])
+    assert told[0] == told[1]
+    # One rounds activations to 8 bits, the other everything to 16.
+    np.testing.assert_allclose(found[1], found[0], atol=0.05 * float(np.abs(found[0]).max()))
+    weights = built_graph.load(tmp_path / "half" / "model.onnx").graph.initializer
+    assert not [tensor.name for tensor in weights if tensor.data_type == TensorProto.FLOAT]
 
 
 def test_a_text_and_its_answer_are_one_sequence():

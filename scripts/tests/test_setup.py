@@ -616,7 +616,7 @@ def test_pins_hold_no_addresses_and_every_recipe_resolves() -> None:
     assert all(len(item.fingerprint) == 64 for item in components)
     everything = Catalogue(here, sources).components(Catalogue(here, sources).models, "cuda")
     half = {(item.name, item.recipe["recipe"]) for item in everything if item.device == "cuda"}
-    assert half == {("generator", "decoder_half"), ("text", "encoder_half")}
+    assert half == {("generator", "decoder_half"), ("text", "encoder_half"), ("judge", "judge_half")}
     assert environment.runtime_source(sources) in sources.runtime.values()
     for source in (source for item in components for source in item.all_sources):
         for file in source.files:
