@@ -10,10 +10,8 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 from safetensors.numpy import load_file, save_file
 
 HERE = Path(__file__).resolve().parent
@@ -28,12 +26,6 @@ from text_scores import Classifier  # noqa: E402
 
 # Sequences that the ranges are measured on.
 RANGED = 1200
-
-
-def said(model: Classifier, rows: Sequence[list[int]]) -> np.ndarray:
-    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-    parts = [model.run([rows[i] for i in order[start : start + 32]], ["verdict"])[0] for start in range(0, len(order), 32)]
-    return np.concatenate(parts)[np.argsort(order)]
 
 
 def main() -> None:
@@ -58,7 +50,7 @@ def main() -> None:
     rows = judge_data.windows(tokenizer, kind, aside)
     for precision in ("float32", "int8"):
         graph = encoder.graph(encoder.merge(base, delta, HEADS), kind, precision, heads=HEADS)
-        found = said(Classifier(graph, kind.special_ids, tokenizer, args.threads), rows)
+        found = Classifier(graph, kind.special_ids, tokenizer, args.threads).each(rows, "verdict")
         print(f"{precision}: {judge_data.told(found, aside)}", flush=True)
     text_data.write(args.out, lambda path: save_file(delta, str(path)))
 

@@ -61,7 +61,10 @@ class Classifier:
 
     def first(self, texts: list[str], output: str) -> np.ndarray:
         """`[texts, n]`: that output for each text's first window, as it was written."""
-        rows = [cut(self.tokenizer.encode(text, add_special_tokens=False).ids, self.ids)[0] for text in texts]
+        return self.each([cut(self.tokenizer.encode(text, add_special_tokens=False).ids, self.ids)[0] for text in texts], output)
+
+    def each(self, rows: list[list[int]], output: str) -> np.ndarray:
+        """`[rows, n]`: that output for each row, in batches of like length."""
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
         parts = [self.run([rows[i] for i in order[start : start + 32]], [output])[0] for start in range(0, len(order), 32)]
         return np.concatenate(parts)[np.argsort(order)]

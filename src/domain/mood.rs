@@ -45,7 +45,7 @@ const GLAD: [&str; 30] = [
 ];
 
 /// Ways to begin a reply to good news, to bad news, and to what is no news, those that differ most first.
-const GLADNESS: [&str; 4] = ["How lovely that", "Well done on", "How good that", "Congratulations on"];
+const GLADNESS: [&str; 2] = ["How lovely that", "Well done on"];
 const REGRET: [&str; 4] = ["I'm sorry that", "I'm sorry about", "I'm so sorry that", "I'm sorry"];
 const HOPE: [&str; 4] = ["I hope you", "I hope the", "I hope it", "I hope"];
 
@@ -72,9 +72,10 @@ impl Moods {
 
     /// How replies to a text of this mood begin: two ways for the likeliest mood, and one for the next.
     pub fn openings(self) -> [&'static str; 3] {
-        let mut moods = [(self.good, GLADNESS), (self.bad, REGRET), (self.plain, HOPE)];
+        let ([sorry, sorry_else, ..], [hope, hope_else, ..]) = (REGRET, HOPE);
+        let mut moods = [(self.good, GLADNESS), (self.bad, [sorry, sorry_else]), (self.plain, [hope, hope_else])];
         moods.sort_by(|(one, _), (other, _)| other.total_cmp(one));
-        let [(_, [first, second, ..]), (_, [third, ..]), _] = moods;
+        let [(_, [first, second]), (_, [third, _]), _] = moods;
         [first, second, third]
     }
 
@@ -113,7 +114,7 @@ mod tests {
         let openings = |logits| Moods::of_logits(logits).openings();
         assert_eq!(openings([0.0, 2.0, 1.0]), ["I'm sorry that", "I'm sorry about", "I hope you"]);
         assert_eq!(openings([2.0, 0.0, 1.0]), ["How lovely that", "Well done on", "I hope you"]);
-        assert_eq!(openings([f32::NAN; 3]).len(), 3);
+        assert_eq!(openings([f32::NAN; 3]), ["How lovely that", "Well done on", "I'm sorry that"]);
     }
 
     #[test]
