@@ -5,10 +5,11 @@
 #![expect(unsafe_code, reason = "a counting allocator cannot be written without it")]
 #![expect(clippy::expect_used, reason = "a helper that cannot read its fixture fails the test that called it")]
 
+mod corpus;
+
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
-    collections::BTreeMap,
     fs,
     path::PathBuf,
     time::{Duration, Instant},
@@ -75,19 +76,6 @@ fn folder(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests").join(path)
 }
 
-fn fixtures() -> BTreeMap<String, (Vec<u8>, Value)> {
-    let folder = folder("fixtures/images");
-    let text = fs::read_to_string(folder.join("expected.json")).expect("expected.json is committed");
-    let expected: BTreeMap<String, Value> = serde_json::from_str(&text).expect("it is JSON");
-    expected
-        .into_iter()
-        .map(|(name, value)| {
-            let bytes = fs::read(folder.join(&name)).expect("every fixture is committed");
-            (name, (bytes, value))
-        })
-        .collect()
-}
-
 fn word(error: ImageError) -> &'static str {
     match error {
         ImageError::Unsupported => "unsupported",
@@ -131,7 +119,7 @@ fn mismatch(frames: &[Frame], expected: &Value) -> Option<String> {
 
 #[test]
 fn every_fixture_decodes_or_is_refused_as_expected() {
-    let fixtures = fixtures();
+    let fixtures = corpus::pictures();
     assert!(fixtures.len() >= 60);
     let mut wrong = Vec::new();
     for (name, (bytes, expected)) in &fixtures {
@@ -151,7 +139,7 @@ fn every_fixture_decodes_or_is_refused_as_expected() {
 
 #[test]
 fn hostile_files_cost_little() {
-    for (name, (bytes, expected)) in fixtures() {
+    for (name, (bytes, expected)) in corpus::pictures() {
         if !name.starts_with("bomb-") && expected["error"].is_null() {
             continue;
         }
@@ -175,7 +163,7 @@ fn damage_anywhere_is_an_answer_not_a_panic() {
         state ^= state << 17;
         usize::try_from(state % below as u64).expect("it is below a usize")
     };
-    for (name, (bytes, _)) in fixtures() {
+    for (name, (bytes, _)) in corpus::pictures() {
         if bytes.is_empty() || bytes.len() > 20_000 {
             continue;
         }

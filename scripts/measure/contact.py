@@ -16,7 +16,7 @@ from .drawings import Sample
 from .figures import THRESHOLD
 from .texts import CATEGORIES
 
-MOST_BYTES = 150 * 1024
+MOST_BYTES = 80 * 1024
 COLUMNS, CELL, MARGIN = 6, 150, 8
 PICTURE = (CELL, 100)
 # Names of two rows are longer than the cell is wide.

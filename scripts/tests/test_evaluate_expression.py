@@ -291,7 +291,7 @@ def test_lines_that_a_reader_put_right_have_another_answer_beside_each_refused_o
     kept = {line.text for line in generator_data.split(lines)[1]}
     assert kept and not any(line.refused or line.text in kept for line in generator_data.learned())
     item = {"text": "Rain again.", "positive": "Rain, good.", "refused": {"positive": "Rain, bad."}}
-    assert generator_data.example_of(item, "ours").refused == {"positive": "Rain, bad."}
+    assert generator_data.example_of(item, "ours").refused == {"positive": ("Rain, bad.",)}
     for refused in ({"reply": "Sun will come."}, {"positive": "Rain, good. "}, {"positive": ""}):
         with pytest.raises(SystemExit, match=r"ours: the refused \w+ of 'Rain again\.' has no other answer"):
             generator_data.example_of(item | {"refused": refused}, "ours")
@@ -308,7 +308,7 @@ class Letters:
 
 def test_a_refused_answer_is_paired_with_the_one_to_the_same_task() -> None:
     answers = {"positive": "abc", "negative": "de", "reply": "f"}
-    both = generator_data.Example("t", answers, "ours", refused={"reply": "gh", "positive": "i"})
+    both = generator_data.Example("t", answers, "ours", refused={"reply": ("gh",), "positive": ("i",)})
     plain = generator_data.Example("t", {"reply": "f"}, "ours")
     trees = [generator_trees.Tree(example, Letters()) for example in (plain, both)]
     spoken: dict[int, list[int]] = {}
@@ -318,9 +318,22 @@ def test_a_refused_answer_is_paired_with_the_one_to_the_same_task() -> None:
     pairs = generator_trees.Pairs(trees)
     # The only answer of the first tree is number 0, those of the second are 1 to 5.
     assert pairs.given == [0, 1, 2, 3]
-    assert dict(zip(pairs.better, pairs.worse)) == {3: 4, 1: 5}
+    assert dict(zip(pairs.better, pairs.worse)) == {3: 4, 1: 5} and pairs.counts == [1, 1]
     losses = np.array([9.0, 5.0, 9.0, 2.0, 4.0, 4.0])
     assert dict(zip(pairs.better, pairs.lead(losses))) == {3: 2.0, 1: -1.0}
+
+
+def test_every_right_answer_is_preferred_to_every_refused_one_and_they_count_once_together() -> None:
+    example = generator_data.Example(
+        "t", {"positive": "a", "reply": "b"}, "ours",
+        # Beside the positive answer none was refused, so there is nothing to learn from the other one.
+        others={"positive": ("z",), "reply": ("c",)}, refused={"reply": ("d", "e", "f")},
+    )
+    tree = generator_trees.Tree(example, Letters())
+    said = [chr(token) for _, token, _ in tree.wanted if token > 3]
+    assert said == ["a", "b", "c", "d", "e", "f"] and tree.given == 2
+    assert {(said[better], said[worse]) for better, worse, _ in tree.pairs} == {(b, w) for b in "bc" for w in "def"}
+    assert sum(counts for _, _, counts in tree.pairs) == pytest.approx(1)
 
 
 def test_samples_are_a_hundred_held_out_english_statements_in_a_fixed_order() -> None:

@@ -33,3 +33,22 @@ def test_a_file_that_has_changed_is_to_be_judged_again(tmp_path: Path):
     write(tmp_path, "moods", [{"file": "some", "moods": "bg"}])
     with pytest.raises(SystemExit, match="some has 3 lines, and 2 were judged"):
         generator_data.moods(tmp_path)
+
+
+def test_answers_that_were_judged_are_learned_from_and_a_readers_own_where_none_was_right(tmp_path: Path):
+    write(tmp_path, "answered", [{"text": "It rained.", "positive": "Rain at last.", "negative": "Rain again.", "reply": "Stay dry!"}])
+    write(tmp_path, "judged", [{
+        "text": "It rained.",
+        "positive": {"right": ["~, and I'm glad.", "How good, rain!"], "doubtful": ["It did rain."], "wrong": ["It's dry."]},
+        "negative": {"wrong": ["~!"]},
+    }])
+    (example,) = generator_data.written(tmp_path, ["judged"])
+    assert example.answers == {"positive": "It rained, and I'm glad.", "negative": "Rain again.", "reply": "Stay dry!"}
+    # Of what was refused where nothing was right, there is no answer of the model's own to prefer.
+    assert example.others == {"positive": ("How good, rain!",)} and example.refused == {"positive": ("It's dry.",)}
+
+
+def test_a_tenth_of_the_judged_texts_is_kept_aside():
+    train, aside = generator_data.split(generator_data.written(names=["judged"]))
+    assert 0.08 < len(aside) / (len(aside) + len(train)) < 0.12
+    assert not {example.text for example in train} & {example.text for example in aside}

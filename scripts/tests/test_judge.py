@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "train"), str(ROOT / "scripts" / "tests")]
 
+import generator_data  # noqa: E402
 import judge_data  # noqa: E402
 from forge import built_graph, encoder, judge, judge_half  # noqa: E402
 from judge_data import Item  # noqa: E402
@@ -104,7 +105,7 @@ def test_a_text_and_its_answer_are_one_sequence():
 def test_no_text_is_on_both_sides():
     items = judge_data.judged()
     assert len({item.text for item in items}) > 2_500
-    aside = {item.text for item in items if judge_data.kept_aside(item.text)}
+    aside = {item.text for item in items if generator_data.judged_aside(item.text)}
     assert 0.05 < len(aside) / len({item.text for item in items}) < 0.15
     # Each task has right and wrong answers, and no answer is both.
     for task in range(3):

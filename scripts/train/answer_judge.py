@@ -30,7 +30,7 @@ import text_data  # noqa: E402
 import training_run  # noqa: E402
 from forge import encoder  # noqa: E402
 from forge.judge import VERDICTS  # noqa: E402
-from judge_data import Item, judged, kept_aside, moods, told, told_apart, windows  # noqa: E402
+from judge_data import Item, judged, moods, told, told_apart, windows  # noqa: E402
 from text_model import Encoder, load_base  # noqa: E402
 
 
@@ -124,8 +124,8 @@ def main() -> None:
     tokenizer = text_data.plain_tokenizer(kind, args.base)
     learned, aside = moods()
     everything = judged() + told_apart() + learned
-    items = [item for item in everything if not kept_aside(item.text)]
-    look = [item for item in judged() if kept_aside(item.text)] + [item for item in aside if kept_aside(item.text)]
+    items = [item for item in everything if not generator_data.judged_aside(item.text)]
+    look = [item for item in judged() if generator_data.judged_aside(item.text)] + [item for item in aside if generator_data.judged_aside(item.text)]
     rows, look_rows = windows(tokenizer, kind, items), windows(tokenizer, kind, look)
     plan = planned(rows, args.batch, args.passes, args.seed)
     log(f"{len(items)} items, {len(look)} kept aside, {len(plan)} steps of {args.batch}")

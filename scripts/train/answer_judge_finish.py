@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+import generator_data  # noqa: E402
 import judge_data  # noqa: E402
 import text_data  # noqa: E402
 from forge import encoder, low_rank  # noqa: E402
@@ -41,8 +42,8 @@ def main() -> None:
     tokenizer, base = text_data.plain_tokenizer(kind, args.base), encoder.load_base(args.base / kind.weights)
     delta = low_rank.packed(load_file(args.delta), bits=6)
     items = judge_data.judged() + [item for side in judge_data.moods() for item in side]
-    aside = [item for item in items if judge_data.kept_aside(item.text)]
-    learned = [item for item in items if not judge_data.kept_aside(item.text)]
+    aside = [item for item in items if generator_data.judged_aside(item.text)]
+    learned = [item for item in items if not generator_data.judged_aside(item.text)]
     sample = judge_data.windows(tokenizer, kind, random.Random(args.seed).sample(learned, RANGED))
     merged = encoder.merge(base, delta, HEADS)
     shown = Classifier(encoder.graph(merged, kind, "float32", show=True, heads=HEADS), kind.special_ids, tokenizer, args.threads)

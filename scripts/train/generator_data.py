@@ -1,7 +1,8 @@
 """Owns the generators' training data: texts with answers that people wrote, or left as a model had written them.
 
 An example is a text with any of three answers (`positive`, `negative`,
-`reply`), and with the answers of a model that a reader refused. Splits are
+`reply`), with further ones that are as right, and with the answers of a model
+that a reader refused. Splits are
 those of the classifiers (text_data.split_of): the same text never falls on two
 sides.
 """
@@ -34,6 +35,10 @@ LEARNED = ("pairs_short", "pairs_close", "pairs_close_languages", "plain_languag
 # `refused` are replies of the eighth stage that take bad news for good or good for bad, told by how they and the reader's
 # begin.
 PREFERRED = ("preferred", "plain", "sampled", "sampled_more", "answered")
+# What alpha's eighth stage and delta-3.1 answered to texts of `answered`, many times each, told apart by readers, for the
+# judge of answers; `~` before an answer stands for the text's own words up to its closing sign.
+JUDGED = ("judged", "judged_delta")
+VERDICTS = ("right", "doubtful", "wrong")
 # What the texts of our lines tell, judged apart from any answer: a letter for each line of a file, `-` where nobody judged.
 MOODS = "moods"
 # Public sources, and how many of their lines a pass takes: they widen the
@@ -51,7 +56,9 @@ class Example:
     lang: str = "en"
     kind: str = "statement"
     note: str = ""
-    refused: dict[str, str] = field(default_factory=dict)
+    # Beside the answer to a task: others as right, and refused ones.
+    others: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    refused: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def example_of(item: dict, source: str) -> Example:
@@ -63,17 +70,56 @@ def example_of(item: dict, source: str) -> Example:
             raise SystemExit(f"{source}: the refused {task} of {item['text']!r} has no other answer beside it.")
     return Example(
         item["text"].strip(), answers, source, item.get("lang", "en"), item.get("kind", "statement"), item.get("note", ""),
-        refused,
+        refused={task: (said,) for task, said in refused.items()},
     )
 
 
 def written(folder: Path = text_data.AUTHORED, names: Iterable[str] | None = None) -> list[Example]:
     """Our own lines, in file order: those of which a tenth is kept aside, unless others are named."""
     return [
-        example_of(item, f"authored/{name}")
+        example
         for name in (WRITTEN if names is None else names)
-        for item in text_data.authored_lines(folder, name)
+        for example in (
+            _of_judged(folder, name) if name in JUDGED
+            else (example_of(item, f"authored/{name}") for item in text_data.authored_lines(folder, name))
+        )
     ]
+
+
+def judged(name: str, folder: Path = text_data.AUTHORED) -> list[tuple[str, dict[str, dict[str, list[str]]]]]:
+    """Texts with the answers to each task by verdict: the best of the right ones first, the worst of the wrong ones."""
+    return [
+        (line["text"], {
+            task: {verdict: [_whole(line["text"], said) for said in line.get(task, {}).get(verdict, [])] for verdict in VERDICTS}
+            for task in TASKS
+        })
+        for line in text_data.authored_lines(folder, name)
+    ]
+
+
+def _whole(text: str, answer: str) -> str:
+    if not answer.startswith("~"):
+        return answer
+    words = text.rstrip(".!?…")
+    return words[:1].upper() + words[1:] + answer[1:]
+
+
+def judged_aside(text: str) -> bool:
+    """Of the judged texts the tenth that is kept aside: their answers are of texts that others have learned from."""
+    return int(text_data.name_of(text), 16) % 10 == 0
+
+
+def _of_judged(folder: Path, name: str) -> Iterable[Example]:
+    """The answers that were judged, as answers to learn from; where none to a task was right, a reader's own."""
+    own = {example.text: example.answers for example in written(folder, ["answered"])}
+    for text, found in judged(name, folder):
+        right = {task: said["right"] for task, said in found.items() if said["right"]}
+        answers = own.get(text, {}) | {task: said[0] for task, said in right.items()}
+        yield Example(
+            text, answers, f"authored/{name}",
+            others={task: tuple(said[1:]) for task, said in right.items()},
+            refused={task: tuple(found[task]["wrong"]) for task in right if found[task]["wrong"]},
+        )
 
 
 def moods(folder: Path = text_data.AUTHORED) -> dict[str, str]:
@@ -91,7 +137,11 @@ def split(examples: list[Example]) -> tuple[list[Example], list[Example]]:
     """Those to train on, and the tenth that is kept aside."""
     sides: dict[bool, list[Example]] = {True: [], False: []}
     for example in examples:
-        sides[text_data.split_of(example.text, example.source) == "validation"].append(example)
+        if example.source.removeprefix("authored/") in JUDGED:
+            aside = judged_aside(example.text)
+        else:
+            aside = text_data.split_of(example.text, example.source) == "validation"
+        sides[aside].append(example)
     return sides[False], sides[True]
 
 
@@ -102,7 +152,7 @@ def learned() -> list[Example]:
 
 def right_alone(examples: list[Example]) -> list[Example]:
     """Without what was refused; of a text with two sets of answers the later one."""
-    return list({example.text: replace(example, refused={}) for example in examples}.values())
+    return list({example.text: replace(example, others={}, refused={}) for example in examples}.values())
 
 
 def at_most(examples: list[Example], most: int, rng: random.Random) -> list[Example]:

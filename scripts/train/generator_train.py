@@ -37,6 +37,10 @@ from generator_model import Generator  # noqa: E402
 from generator_trees import Pairs, Prompts, Tree, order  # noqa: E402
 
 
+# A lead of so many nats at the start makes a pair an easy one.
+EASY = 4.0
+
+
 def padded(trees: list[Tree], device: torch.device) -> tuple[torch.Tensor, ...]:
     width = max(len(tree.ids) for tree in trees)
     ids = torch.zeros((len(trees), width), dtype=torch.long)
@@ -127,7 +131,7 @@ def main() -> None:
     parser.add_argument("--langs", nargs="*", default=["en"], help="languages to learn from")
     parser.add_argument("--most", type=int, default=10**6, help="lines of one language that a pass takes, of those with lines kept aside")
     parser.add_argument("--most-learned", type=int, default=10**6, help="as --most, of the lines written later")
-    parser.add_argument("--preferred", nargs="+", choices=(*generator_data.PREFERRED, "plain_languages"), help="learn from these files of ours alone, but for a tenth of each; where they hold refused answers, to prefer the others to them")
+    parser.add_argument("--preferred", nargs="+", choices=(*generator_data.PREFERRED, *generator_data.JUDGED, "plain_languages"), help="learn from these files of ours alone, but for a tenth of each; where they hold refused answers, to prefer the others to them")
     parser.add_argument("--right-alone", action="store_true", help="with --preferred: learn the right answers without those that were refused")
     parser.add_argument("--firmness", type=float, default=0.1, help="where answers were refused: the weight of a nat's lead (beta)")
     parser.add_argument("--passes", type=float, default=2.0)
@@ -192,7 +196,7 @@ def main() -> None:
         model.settle(args.gguf, precision)
         log("quantised: " + glance(model, look, device))
     at_start: list[torch.Tensor | None] = []
-    if any(tree.refused for batch in plan for tree in batch):
+    if any(tree.pairs for batch in plan for tree in batch):
         known = args.work / "leads.pt"
         if done:
             at_start = torch.load(known, weights_only=True, map_location=device)
@@ -219,7 +223,9 @@ def main() -> None:
         aim = loss / count
         if pairs.better:
             gain = pairs.lead(sums) - at_start[step]
-            aim = aim - F.logsigmoid(args.firmness * gain).mean()
+            # What it would hardly have said teaches it little.
+            counts = torch.tensor(pairs.counts, device=device) * torch.sigmoid(-at_start[step] / EASY)
+            aim = aim - (counts * F.logsigmoid(args.firmness * gain)).sum() / counts.sum()
             gains.append(float(gain.detach().mean()))
         optimiser.zero_grad(set_to_none=True)
         aim.backward()

@@ -42,7 +42,8 @@ class Prompts:
 class Tree:
     """An example as tokens: ids, positions, branch of each, and which are answers.
 
-    `refused` names, by the number of an answer to be given, that of the refused one to the same task.
+    The first `given` answers are those to give. `pairs` has, by the numbers of answers, a right one, a refused one to the
+    same task, and what that pair counts: those of a task count as much as one pair together.
     """
 
     def __init__(self, example: Example, prompts: Prompts) -> None:
@@ -52,9 +53,19 @@ class Tree:
         # (where a token is predicted, the token, the number of its answer)
         self.wanted: list[tuple[int, int, int]] = []
         trunk = len(self.ids)
-        branches = [*example.answers.items(), *example.refused.items()]
-        tasks = list(example.answers)
-        self.refused = {tasks.index(task): len(tasks) + i for i, task in enumerate(example.refused)}
+        right = {task: [number] for number, task in enumerate(example.answers)}
+        branches = list(example.answers.items())
+        self.given = len(branches)
+        self.pairs: list[tuple[int, int, float]] = []
+        # An answer beside which none was refused has nothing to be compared with.
+        for task, refused in example.refused.items():
+            for said in example.others.get(task, ()):
+                right[task].append(len(branches))
+                branches.append((task, said))
+            wrong = range(len(branches), len(branches) + len(refused))
+            branches += ((task, said) for said in refused)
+            count = len(right[task]) * len(wrong)
+            self.pairs += ((better, worse, 1 / count) for better in right[task] for worse in wrong)
         self.answers = len(branches)
         for number, (task, words) in enumerate(branches, start=1):
             answer = [*prompts.plain(words), prompts.end]
@@ -67,15 +78,17 @@ class Tree:
 
 
 class Pairs:
-    """The refused answers of a batch and those that should have been given, by their numbers in it."""
+    """The answers of a batch that are to be given, and its pairs of a right and a refused one, by their numbers in it."""
 
     def __init__(self, trees: list[Tree]) -> None:
-        self.better, self.worse, self.given = [], [], []
+        self.better, self.worse, self.counts, self.given = [], [], [], []
         at = 0
         for tree in trees:
-            self.better += [at + better for better in tree.refused]
-            self.worse += [at + worse for worse in tree.refused.values()]
-            self.given += range(at, at + tree.answers - len(tree.refused))
+            for better, worse, counts in tree.pairs:
+                self.better.append(at + better)
+                self.worse.append(at + worse)
+                self.counts.append(counts)
+            self.given += range(at, at + tree.given)
             at += tree.answers
 
     def lead(self, sums: Sums) -> Sums:

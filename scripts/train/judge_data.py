@@ -20,7 +20,6 @@ import text_data  # noqa: E402
 from forge import encoder  # noqa: E402
 from forge.judge import ANSWER_TOKENS, TEXT_TOKENS  # noqa: E402
 
-JUDGED = "judged"
 # Pairs of an answer that readers found right and one that they refused.
 TOLD_APART = ("sampled", "sampled_more")
 # What readers left open is rather wrong, and weighs half.
@@ -41,26 +40,15 @@ class Item:
     weight: float = 1.0
 
 
-def kept_aside(text: str) -> bool:
-    return int(text_data.name_of(text), 16) % 10 == 0
-
-
-def whole(text: str, answer: str) -> str:
-    """An answer as it was given: `~` before it stands for the text's own words up to its closing sign."""
-    if not answer.startswith("~"):
-        return answer
-    words = text.rstrip(".!?…")
-    return words[:1].upper() + words[1:] + answer[1:]
-
-
-def judged(folder: Path = text_data.AUTHORED) -> list[Item]:
-    """Every answer that readers judged, text by text."""
+def judged(folder: Path = text_data.AUTHORED, names: Sequence[str] = generator_data.JUDGED) -> list[Item]:
+    """Every answer that readers judged, file by file and text by text."""
     return [
-        Item(line["text"], whole(line["text"], answer), task, WORTH[verdict][:1], WORTH[verdict][1])
-        for line in text_data.authored_lines(folder, JUDGED)
+        Item(text, answer, task, WORTH[verdict][:1], WORTH[verdict][1])
+        for file in names
+        for text, found in generator_data.judged(file, folder)
         for task, name in enumerate(generator_data.TASKS)
         for verdict in WORTH
-        for answer in line.get(name, {}).get(verdict, [])
+        for answer in found[name][verdict]
     ]
 
 
@@ -70,7 +58,7 @@ def told_apart() -> list[Item]:
     for example in generator_data.split(generator_data.written(names=TOLD_APART))[0]:
         for name, refused in example.refused.items():
             task = generator_data.TASKS.index(name)
-            for answer, right in ((example.answers[name], 1.0), (refused, 0.0)):
+            for answer, right in ((example.answers[name], 1.0), *((said, 0.0) for said in refused)):
                 found[example.text, answer, task] = Item(example.text, answer, task, (right,))
     return list(found.values())
 

@@ -1,10 +1,12 @@
-//! What a text tells, as its writer means it, and whether a glad reply fits that.
+//! What a text tells, as its writer means it, whether a glad reply fits that, and how answers go on from it.
 //!
 //! A reply that is glad of a loss is worse than none; small models write such replies, because they go by words. So what a
 //! text tells is read apart from its reply, and gladness is compared with it here. Where no judge of whole answers is asked,
 //! that is, and only gladness: regret that is out of place
 //! hurts less, and where a model is sorry against such a reading, it is the model that is right more often. English alone: in
 //! other languages replies begin in too many ways to be told by that.
+
+use super::Polarity;
 
 /// A reading goes against gladness where it gives good news less than [`DOUBTFUL`] and something else at least this.
 const SURE: f64 = 0.5;
@@ -49,6 +51,12 @@ const GLADNESS: [&str; 2] = ["How lovely that", "Well done on"];
 const REGRET: [&str; 4] = ["I'm sorry that", "I'm sorry about", "I'm so sorry that", "I'm sorry"];
 const HOPE: [&str; 4] = ["I hope you", "I hope the", "I hope it", "I hope"];
 
+/// How the own words of a text that tells good news, bad news or neither are joined to an attitude. Of 14,000 expressions
+/// that readers judged, those joined so were right in 96, 83 and 93 of 100 positive and in 59, 89 and 82 negative ones; good
+/// news joined by "but", and bad news by "and", in 15 and 22 positive ones.
+const POSITIVE_JOINS: [&str; 3] = [", and", ", but", ", which"];
+const NEGATIVE_JOINS: [&str; 3] = [", but", ", and", ", which"];
+
 /// How likely it is that a text tells good news, bad news, or neither (a fact, a plan, a question, a request).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moods {
@@ -77,6 +85,19 @@ impl Moods {
         moods.sort_by(|(one, _), (other, _)| other.total_cmp(one));
         let [(_, [first, second]), (_, [third, _]), _] = moods;
         [first, second, third]
+    }
+
+    /// How an attitude of this polarity is joined to the own words of a text of this mood: by the likeliest mood, and by the
+    /// next.
+    pub fn joins(self, polarity: Polarity) -> [&'static str; 2] {
+        let [of_good, of_bad, of_plain] = match polarity {
+            Polarity::Positive => POSITIVE_JOINS,
+            Polarity::Negative => NEGATIVE_JOINS,
+        };
+        let mut moods = [(self.good, of_good), (self.bad, of_bad), (self.plain, of_plain)];
+        moods.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+        let [(_, first), (_, second), _] = moods;
+        [first, second]
     }
 
     /// How a reply may begin, where a glad one is out of place.
@@ -115,6 +136,15 @@ mod tests {
         assert_eq!(openings([0.0, 2.0, 1.0]), ["I'm sorry that", "I'm sorry about", "I hope you"]);
         assert_eq!(openings([2.0, 0.0, 1.0]), ["How lovely that", "Well done on", "I hope you"]);
         assert_eq!(openings([f32::NAN; 3]), ["How lovely that", "Well done on", "I'm sorry that"]);
+    }
+
+    #[test]
+    fn an_attitude_is_joined_to_a_text_by_what_that_tells() {
+        let joins = |logits, polarity| Moods::of_logits(logits).joins(polarity);
+        assert_eq!(joins([2.0, 0.0, 1.0], Polarity::Positive), [", and", ", which"]);
+        assert_eq!(joins([2.0, 0.0, 1.0], Polarity::Negative), [", but", ", which"]);
+        assert_eq!(joins([0.0, 2.0, -1.0], Polarity::Positive), [", but", ", and"]);
+        assert_eq!(joins([0.0, 2.0, -1.0], Polarity::Negative), [", and", ", but"]);
     }
 
     #[test]

@@ -39,6 +39,9 @@ const FREE: f32 = 1.0;
 const FREE_REPLY: f32 = 0.9;
 const CALM_ATTEMPTS: u64 = 2;
 
+/// Characters of the longest text that is said over word for word with an attitude behind it.
+const LONGEST_JOINED: usize = 600;
+
 /// What a judge holds of an answer, against what the other checks say of it.
 const JUDGE_WEIGHT: f64 = 8.0;
 
@@ -284,8 +287,8 @@ pub(super) async fn express(desk: Desk<'_>, text: ValidText, deadline: Instant) 
     })
 }
 
-/// Generates each task greedily, checks the answers, and makes those that fail once more: by sampling, or, where a reply
-/// is glad of bad news, from beginnings that are not.
+/// Generates each task greedily, checks the answers, and makes those that fail once more: by sampling, or from beginnings
+/// that fit what the text tells.
 ///
 /// The candidates that do best together win: see [`best`].
 ///
@@ -309,13 +312,11 @@ pub(super) async fn checked(
         .collect();
     let mut written: Vec<Vec<Candidate>> = first.into_iter().map(|answer| vec![answer]).collect();
     if !again.is_empty() {
-        let long = text.as_str().chars().count() > LONG_TEXT;
-        let candidates = if long { CANDIDATES_OF_LONG_TEXT } else { CANDIDATES };
         let retries: Vec<(usize, Try)> = again
             .iter()
             .filter_map(|&(place, reason, judged)| Some((place, *tasks.get(place)?, reason, judged)))
             .flat_map(|(place, task, reason, judged)| {
-                let manners = manners(task, reason, candidates, moods, judged);
+                let manners = manners(text, task, reason, moods, judged);
                 manners.into_iter().map(move |manner| (place, Try { task, manner }))
             })
             .collect();
@@ -348,7 +349,9 @@ pub(super) async fn checked(
 }
 
 /// How the answer to a task is made again, once a check has failed.
-fn manners(task: Task, reason: &str, candidates: u64, moods: Option<Moods>, judged: bool) -> Vec<Manner> {
+fn manners(text: &ValidText, task: Task, reason: &str, moods: Option<Moods>, judged: bool) -> Vec<Manner> {
+    let length = text.as_str().chars().count();
+    let candidates = if length > LONG_TEXT { CANDIDATES_OF_LONG_TEXT } else { CANDIDATES };
     // Drawn close to it, a copy is one again, and what was flagged for its closing has that once more.
     let before = if matches!(reason, "copy" | "unfit") { CALM_ATTEMPTS } else { 0 };
     let temperature = |number| match number {
@@ -359,11 +362,21 @@ fn manners(task: Task, reason: &str, candidates: u64, moods: Option<Moods>, judg
     };
     let drawn = (before + 1..=before + candidates).map(|number| Manner::Drawn(temperature(number), number));
     let begun = |openings: &[&'static str]| openings.iter().copied().map(Manner::Begun).collect::<Vec<_>>();
-    match moods.filter(|_| task == Task::Reply) {
-        Some(moods) if judged => begun(&moods.openings()).into_iter().chain(drawn).collect(),
+    match (task, moods) {
+        (Task::Reply, Some(moods)) if judged => begun(&moods.openings()).into_iter().chain(drawn).collect(),
         // What is glad of bad news is so again, however it is drawn.
-        Some(moods) if reason == "polarity" => {
+        (Task::Reply, Some(moods)) if reason == "polarity" => {
             moods.instead_of_gladness().map_or_else(|| drawn.collect(), |openings| begun(&openings))
+        }
+        // Most that a judge refuses is an attitude that does not fit; a question is not said over with one.
+        (Task::Express(polarity), Some(moods))
+            if judged && length <= LONGEST_JOINED && !text.as_str().trim_end().ends_with('?') =>
+        {
+            let [likeliest, next] = moods.joins(polarity);
+            let joined = |number| Manner::Joined(likeliest, Some((FREE, number)));
+            let attitudes = [Manner::Joined(likeliest, None), joined(1), joined(2), Manner::Joined(next, None)];
+            // What is said in other words takes as long as the text.
+            attitudes.into_iter().chain(drawn.take(if length > LONG_TEXT { 0 } else { 2 })).collect()
         }
         _ => drawn.collect(),
     }

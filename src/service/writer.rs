@@ -1,6 +1,7 @@
 //! A generator with its prompts: from a task and a text to a clean line of prose.
 
 use std::{
+    borrow::Cow,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -38,13 +39,26 @@ pub(super) enum Manner {
     Begun(&'static str),
     /// Drawn at a temperature, with a seed that follows from the text, the task and this number.
     Drawn(f32, u64),
+    /// The text's own words and this join, and an attitude behind that: greedily, or drawn as [`Self::Drawn`].
+    Joined(&'static str, Option<(f32, u64)>),
 }
 
 impl Manner {
-    /// What it begins with.
-    fn opening(self) -> &'static str {
-        if let Self::Begun(opening) = self { opening } else { "" }
+    /// What an answer to this text begins with.
+    fn opening(self, text: &str) -> Cow<'static, str> {
+        match self {
+            Self::First | Self::Drawn(..) => "".into(),
+            Self::Begun(opening) => opening.into(),
+            Self::Joined(join, _) => (own_words(text) + join).into(),
+        }
     }
+}
+
+/// A text as a sentence that goes on: on one line, with a capital, and without what closes it.
+fn own_words(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut rest = line.trim_end_matches(['.', '!', '…', ',', ';', ':', ' ']).chars();
+    rest.next().into_iter().flat_map(char::to_uppercase).chain(rest).collect()
 }
 
 /// Most characters of a reply.
@@ -129,8 +143,8 @@ impl Writer {
             ServiceError::Internal
         };
         let tokens = self.tokenizer.text(text.as_str()).map_err(broken)?;
-        let openings = tries.iter().map(|one| self.tokenizer.text(one.manner.opening())).collect::<Result<Vec<_>, _>>();
-        let openings = openings.map_err(broken)?;
+        let openings = tries.iter().map(|one| self.tokenizer.text(&one.manner.opening(text.as_str())));
+        let openings = openings.collect::<Result<Vec<_>, _>>().map_err(broken)?;
         let sequences =
             tries.iter().zip(&openings).map(|(&one, opening)| self.params(text, &tokens, one, opening)).collect();
         let generations = self.generator.submit(sequences, deadline).await?;
@@ -191,8 +205,8 @@ impl Writer {
         };
         let room = self.generator.window().saturating_sub(prompt.prefix.len() + body.len());
         let sampling = match manner {
-            Manner::First | Manner::Begun(_) => Sampling::Greedy,
-            Manner::Drawn(temperature, number) => {
+            Manner::First | Manner::Begun(_) | Manner::Joined(_, None) => Sampling::Greedy,
+            Manner::Drawn(temperature, number) | Manner::Joined(_, Some((temperature, number))) => {
                 Sampling::Nucleus { temperature, top_p: 0.9, seed: seed(text.as_str(), task, number) }
             }
         };
@@ -391,6 +405,13 @@ mod tests {
         assert_eq!(first_line("\n  \"A fine day.\"  \nText: next"), "A fine day.");
         assert_eq!(first_line("He said \"no\" and \"yes\""), "He said \"no\" and \"yes\"");
         assert_eq!(first_line(" \n "), "");
+    }
+
+    #[test]
+    fn a_texts_own_words_go_on() {
+        let opening = |text| Manner::Joined(", but", None).opening(text);
+        assert_eq!(opening("the bus\nwas late again!!"), "The bus was late again, but");
+        assert_eq!(opening("Élan is gone. So am I."), "Élan is gone. So am I, but");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use base64::{
 use image::ImageFormat;
 use serde_json::{Value, json};
 
+use crate::corpus::pictures;
 use crate::support::{
     Answer, GUARD_IMAGE, GUARD_TEXT, Server, Setup,
     doubles::SLOW,
@@ -203,11 +204,9 @@ async fn a_side_beyond_16384_pixels_is_refused_from_the_header() {
 #[tokio::test]
 async fn every_picture_of_the_corpus_gets_a_verdict_or_the_code_of_its_fault() {
     let server = Server::new();
-    let expected = std::fs::read("tests/fixtures/images/expected.json").unwrap();
-    let expected: serde_json::Map<String, Value> = serde_json::from_slice(&expected).unwrap();
-    assert!(expected.len() >= 60);
-    for (name, wanted) in expected {
-        let bytes = std::fs::read(format!("tests/fixtures/images/{name}")).unwrap();
+    let pictures = pictures();
+    assert!(pictures.len() >= 60);
+    for (name, (bytes, wanted)) in pictures {
         let answer = look(&server, encoded(&bytes)).await;
         let code = match wanted["error"].as_str() {
             None => None,

@@ -7,6 +7,8 @@
 mod bodies;
 mod cache;
 mod company;
+#[path = "../corpus/mod.rs"]
+mod corpus;
 mod credentials;
 mod documentation;
 mod errors;
