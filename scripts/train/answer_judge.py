@@ -14,12 +14,13 @@ import hashlib
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors.numpy import load_file
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -48,6 +49,11 @@ class AnswerJudge(Encoder):
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
         return self.verdict(F.dropout(self.pooled(ids, lengths), 0.1, self.training))
+
+    def load_delta(self, delta: Mapping[str, np.ndarray]) -> None:
+        """Goes on from a delta that was kept, where what stayed as it was is not in it."""
+        untouched = {name: value.numpy() for name, value in super().delta_tensors().items()}
+        super().load_delta({**untouched, **delta})
 
     def delta_tensors(self) -> dict[str, Tensor]:
         """The delta without what stayed as it was."""
@@ -112,6 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--base", type=Path, required=True, help="folder with the base weights of mpnet")
     parser.add_argument("--out", type=Path, required=True, help="delta to write")
+    parser.add_argument("--start", type=Path, help="judge.safetensors to go on from")
     parser.add_argument("--frozen", type=int, default=4, help="lowest layers that stay as they are: less to compute, and to keep")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--passes", type=float, default=1.5)
@@ -131,6 +138,8 @@ def main() -> None:
     log(f"{len(items)} items, {len(look)} kept aside, {len(plan)} steps of {args.batch}")
 
     model = AnswerJudge(load_base(args.base / kind.weights), kind, args.rank, args.frozen).to(device)
+    if args.start:
+        model.load_delta(load_file(args.start))
     if args.bf16:
         model.in_bf16()
     tuned = [p for p in model.parameters() if p.requires_grad]

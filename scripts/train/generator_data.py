@@ -35,9 +35,10 @@ LEARNED = ("pairs_short", "pairs_close", "pairs_close_languages", "plain_languag
 # `refused` are replies of the eighth stage that take bad news for good or good for bad, told by how they and the reader's
 # begin.
 PREFERRED = ("preferred", "plain", "sampled", "sampled_more", "answered")
-# What alpha's eighth stage and delta-3.1 answered to texts of `answered`, many times each, told apart by readers, for the
-# judge of answers; `~` before an answer stands for the text's own words up to its closing sign.
-JUDGED = ("judged", "judged_delta")
+# What alpha's eighth stage and delta-3.1 answered to texts of `answered`, and its ninth to new ones that mostly tell without
+# a word of feeling what is good or bad, many times each, told apart by readers, for the judge of answers; `~` before an answer
+# stands for the text's own words up to its closing sign.
+JUDGED = ("judged", "judged_delta", "judged_more")
 VERDICTS = ("right", "doubtful", "wrong")
 # What the texts of our lines tell, judged apart from any answer: a letter for each line of a file, `-` where nobody judged.
 MOODS = "moods"

@@ -38,12 +38,13 @@ class Item:
     # How right it is; of a text alone its mood.
     target: tuple[float, ...]
     weight: float = 1.0
+    file: str = ""
 
 
 def judged(folder: Path = text_data.AUTHORED, names: Sequence[str] = generator_data.JUDGED) -> list[Item]:
     """Every answer that readers judged, file by file and text by text."""
     return [
-        Item(text, answer, task, WORTH[verdict][:1], WORTH[verdict][1])
+        Item(text, answer, task, WORTH[verdict][:1], WORTH[verdict][1], file)
         for file in names
         for text, found in generator_data.judged(file, folder)
         for task, name in enumerate(generator_data.TASKS)

@@ -46,10 +46,17 @@ const GLAD: [&str; 30] = [
     "what a relief",
 ];
 
-/// Ways to begin a reply to good news, to bad news, and to what is no news, those that differ most first.
-const GLADNESS: [&str; 2] = ["How lovely that", "Well done on"];
+/// Ways to begin a reply that is not glad, those that differ most first.
 const REGRET: [&str; 4] = ["I'm sorry that", "I'm sorry about", "I'm so sorry that", "I'm sorry"];
 const HOPE: [&str; 4] = ["I hope you", "I hope the", "I hope it", "I hope"];
+
+/// How replies begin to good news, to bad news, to what is no news and to a question. Of 5,900 replies to such texts that
+/// readers judged and that began so, 75 and 71 of 100 were right, 45 and 57, 40 and 33, 75 and 83; of "Well done on" to good
+/// news 24.
+const TO_GOOD: [&str; 2] = ["How lovely that", "How good that"];
+const TO_BAD: [&str; 2] = ["I'm sorry that", "How annoying that"];
+const TO_PLAIN: [&str; 2] = ["I hope the", "I hope you"];
+const TO_QUESTION: [&str; 2] = ["I hope you", "I hope someone"];
 
 /// How the own words of a text that tells good news, bad news or neither are joined to an attitude. Of 14,000 expressions
 /// that readers judged, those joined so were right in 96, 83 and 93 of 100 positive and in 59, 89 and 82 negative ones; good
@@ -78,10 +85,11 @@ impl Moods {
         }
     }
 
-    /// How replies to a text of this mood begin: two ways for the likeliest mood, and one for the next.
-    pub fn openings(self) -> [&'static str; 3] {
-        let ([sorry, sorry_else, ..], [hope, hope_else, ..]) = (REGRET, HOPE);
-        let mut moods = [(self.good, GLADNESS), (self.bad, [sorry, sorry_else]), (self.plain, [hope, hope_else])];
+    /// How replies to a text of this mood begin: two ways for the likeliest mood, and one for the next. What is no news may
+    /// be a question.
+    pub fn openings(self, asks: bool) -> [&'static str; 3] {
+        let to_plain = if asks { TO_QUESTION } else { TO_PLAIN };
+        let mut moods = [(self.good, TO_GOOD), (self.bad, TO_BAD), (self.plain, to_plain)];
         moods.sort_by(|(one, _), (other, _)| other.total_cmp(one));
         let [(_, [first, second]), (_, [third, _]), _] = moods;
         [first, second, third]
@@ -132,10 +140,11 @@ mod tests {
 
     #[test]
     fn a_reply_is_begun_by_the_likeliest_mood_and_by_the_next() {
-        let openings = |logits| Moods::of_logits(logits).openings();
-        assert_eq!(openings([0.0, 2.0, 1.0]), ["I'm sorry that", "I'm sorry about", "I hope you"]);
-        assert_eq!(openings([2.0, 0.0, 1.0]), ["How lovely that", "Well done on", "I hope you"]);
-        assert_eq!(openings([f32::NAN; 3]), ["How lovely that", "Well done on", "I'm sorry that"]);
+        let openings = |logits, asks| Moods::of_logits(logits).openings(asks);
+        assert_eq!(openings([0.0, 2.0, 1.0], false), ["I'm sorry that", "How annoying that", "I hope the"]);
+        assert_eq!(openings([2.0, 0.0, 1.0], true), ["How lovely that", "How good that", "I hope you"]);
+        assert_eq!(openings([1.0, 0.0, 2.0], true), ["I hope you", "I hope someone", "How lovely that"]);
+        assert_eq!(openings([f32::NAN; 3], false), ["How lovely that", "How good that", "I'm sorry that"]);
     }
 
     #[test]

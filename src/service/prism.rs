@@ -361,17 +361,16 @@ fn manners(text: &ValidText, task: Task, reason: &str, moods: Option<Moods>, jud
         _ => LIVELY,
     };
     let drawn = (before + 1..=before + candidates).map(|number| Manner::Drawn(temperature(number), number));
+    let asks = text.as_str().trim_end().ends_with('?');
     let begun = |openings: &[&'static str]| openings.iter().copied().map(Manner::Begun).collect::<Vec<_>>();
     match (task, moods) {
-        (Task::Reply, Some(moods)) if judged => begun(&moods.openings()).into_iter().chain(drawn).collect(),
+        (Task::Reply, Some(moods)) if judged => begun(&moods.openings(asks)).into_iter().chain(drawn).collect(),
         // What is glad of bad news is so again, however it is drawn.
         (Task::Reply, Some(moods)) if reason == "polarity" => {
             moods.instead_of_gladness().map_or_else(|| drawn.collect(), |openings| begun(&openings))
         }
         // Most that a judge refuses is an attitude that does not fit; a question is not said over with one.
-        (Task::Express(polarity), Some(moods))
-            if judged && length <= LONGEST_JOINED && !text.as_str().trim_end().ends_with('?') =>
-        {
+        (Task::Express(polarity), Some(moods)) if judged && length <= LONGEST_JOINED && !asks => {
             let [likeliest, next] = moods.joins(polarity);
             let joined = |number| Manner::Joined(likeliest, Some((FREE, number)));
             let attitudes = [Manner::Joined(likeliest, None), joined(1), joined(2), Manner::Joined(next, None)];

@@ -54,9 +54,13 @@ impl Manner {
     }
 }
 
-/// A text as a sentence that goes on: on one line, with a capital, and without what closes it.
+/// An English text as a sentence that goes on: on one line, with its capitals, and without what closes it.
 fn own_words(text: &str) -> String {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let capital = |word: &'_ str| match word.strip_prefix('i') {
+        Some(rest) if rest.is_empty() || rest.starts_with(['\'', '’']) => format!("I{rest}"),
+        _ => word.to_owned(),
+    };
+    let line = text.split_whitespace().map(capital).collect::<Vec<_>>().join(" ");
     let mut rest = line.trim_end_matches(['.', '!', '…', ',', ';', ':', ' ']).chars();
     rest.next().into_iter().flat_map(char::to_uppercase).chain(rest).collect()
 }
@@ -411,7 +415,8 @@ mod tests {
     fn a_texts_own_words_go_on() {
         let opening = |text| Manner::Joined(", but", None).opening(text);
         assert_eq!(opening("the bus\nwas late again!!"), "The bus was late again, but");
-        assert_eq!(opening("Élan is gone. So am I."), "Élan is gone. So am I, but");
+        assert_eq!(opening("élan is gone, i think. so i'm off…"), "Élan is gone, I think. so I'm off, but");
+        assert_eq!(opening("it isn't in"), "It isn't in, but");
     }
 
     #[test]

@@ -87,13 +87,38 @@ async fn what_the_model_doubts_is_made_again_and_loses_against_what_it_is_sure_o
 #[tokio::test]
 async fn what_a_judge_holds_for_wrong_is_made_again_and_what_it_holds_for_right_stands_however_doubted() {
     let server = Server::with(Setup { judged: true, ..Setup::default() });
-    for (text, positive, made_again) in [
-        ("It was scribe:unsure and I liked it.", "The bright side of dg fine characters.", 2),
-        ("It was scribe:unsure and critic:plain for me.", "The bright side of ef characters.", 2),
+    // What is made again says the text over, with an attitude that is joined to it by the mood of it.
+    for (text, positive, negative, made_again) in [
+        (
+            "It was scribe:unsure and I liked it.",
+            "It was scribe:unsure and I liked it, and its bright side is fine.",
+            "It was scribe:unsure and I liked it, but its dark side is fine.",
+            2,
+        ),
+        (
+            "It was bad news of scribe:unsure for me.",
+            "It was bad news of scribe:unsure for me, but its bright side is fine.",
+            "It was bad news of scribe:unsure for me, and its dark side is fine.",
+            4,
+        ),
+        // A question is not said over so.
+        (
+            "Why was it scribe:unsure for me?",
+            "The bright side of dc fine characters.",
+            "The dark side of dc fine characters.",
+            6,
+        ),
+        (
+            "It was scribe:unsure and critic:plain for me.",
+            "The bright side of ef characters.",
+            "The dark side of ef characters.",
+            6,
+        ),
     ] {
         let answer = server.post(PRISMS, &json!({"text": text})).await;
         answer.assert_ok();
         assert_eq!(answer.json()["positive"], positive);
+        assert_eq!(answer.json()["negative"], negative);
         assert_eq!(server.metrics.regenerated.with_label_values(&["judged"]).get(), made_again, "{text}");
     }
     assert_eq!(server.metrics.regenerated.with_label_values(&["doubt"]).get(), 0);

@@ -282,6 +282,13 @@ impl Scribe {
 
 /// What may be said, the likeliest first.
 fn answers(task: u32, text: &str, said: &str) -> Vec<String> {
+    let own_words = text.trim_end_matches('.');
+    if let Some(join) = said.strip_prefix(own_words)
+        && let Some(join) = [", and", ", but", ", which"].iter().find(|known| join.starts_with(*known))
+    {
+        let side = if task == POSITIVE { "bright" } else { "dark" };
+        return vec![format!("{own_words}{join} its {side} side is fine.")];
+    }
     let good = answer(task, text);
     if text.contains("scribe:torn") {
         vec!["hate=0.9".into(), good]
