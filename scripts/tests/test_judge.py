@@ -107,9 +107,9 @@ def test_no_text_is_on_both_sides():
     assert len({item.text for item in items}) > 2_500
     aside = {item.text for item in items if generator_data.judged_aside(item.text)}
     assert 0.05 < len(aside) / len({item.text for item in items}) < 0.15
-    # Each task has right and wrong answers, and no answer is both.
+    # Each task has right and wrong answers, and no answer is both to the readers of one file.
     for task in range(3):
-        worth = {target: {(item.text, item.answer) for item in items if item.task == task and item.target == (target,)} for target in (0.0, 1.0)}
+        worth = {target: {(item.file, item.text, item.answer) for item in items if item.task == task and item.target == (target,)} for target in (0.0, 1.0)}
         assert all(len(found) > 1_000 for found in worth.values()) and not worth[0.0] & worth[1.0]
     learned, moods_aside = judge_data.moods()
     assert not {item.text for item in learned} & {item.text for item in moods_aside}

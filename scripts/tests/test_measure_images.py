@@ -293,7 +293,7 @@ def test_the_sheet_is_small_and_shows_scores_that_flag_in_red() -> None:
 
     def reds(score: float) -> int:
         drawn = contact.sheet(samples, [(score,) * 5] * len(samples))
-        assert len(drawn) <= 150 * 1024 and drawn == contact.sheet(samples, [(score,) * 5] * len(samples))
+        assert len(drawn) <= 80 * 1024 and drawn == contact.sheet(samples, [(score,) * 5] * len(samples))
         with Image.open(io.BytesIO(drawn)) as image:
             assert image.format == "PNG" and image.width < 1000
             colours = image.convert("RGB").getcolors(256) or []

@@ -3,8 +3,8 @@
 An encoder that reads a text with one answer to it, `cls text sep answer sep`, and tells how likely a reader finds the
 answer right: as a reply, a positive or a negative expression, each by a logit of its own. Of a text alone, `cls text sep`,
 three further logits tell its mood: good news, bad news, neither. Learns from answers of a generator's own that readers
-told apart (`judged`, `sampled`, `sampled_more`) and from the judged moods of our lines. A tenth of the texts of `judged`,
-chosen by a hash, is kept aside. All randomness comes from `--seed`; an interrupted run goes on from its checkpoint.
+told apart (generator_data.JUDGED, `sampled`, `sampled_more`) and from the judged moods of our lines. A tenth of the judged
+texts, chosen by a hash, is kept aside. All randomness comes from `--seed`; an interrupted run goes on from its checkpoint.
 """
 
 from __future__ import annotations
@@ -119,12 +119,16 @@ def main() -> None:
     parser.add_argument("--base", type=Path, required=True, help="folder with the base weights of mpnet")
     parser.add_argument("--out", type=Path, required=True, help="delta to write")
     parser.add_argument("--start", type=Path, help="judge.safetensors to go on from")
+    parser.add_argument("--known", nargs="*", default=[], help="with --start: files of judged answers that it has learned from")
+    parser.add_argument("--share", type=float, default=1.0, help="of what is known, and of all moods, so much is taken, drawn by chance")
     parser.add_argument("--frozen", type=int, default=4, help="lowest layers that stay as they are: less to compute, and to keep")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--passes", type=float, default=1.5)
     parser.add_argument("--look-every", type=int, default=200)
     training_run.add_options(parser, seed=260, rank=8, rate=5e-4, checkpoint_every=100)
     args = parser.parse_args()
+    if not args.start and (args.known or args.share < 1):
+        parser.error("--known and --share are for a run with --start")
     device, log, settings = training_run.begin(args)
 
     kind = encoder.BACKBONES["mpnet"]
@@ -132,6 +136,8 @@ def main() -> None:
     learned, aside = moods()
     everything = judged() + told_apart() + learned
     items = [item for item in everything if not generator_data.judged_aside(item.text)]
+    drawn = random.Random(args.seed)
+    items = [item for item in items if item.file and item.file not in args.known or drawn.random() < args.share]
     look = [item for item in judged() if generator_data.judged_aside(item.text)] + [item for item in aside if generator_data.judged_aside(item.text)]
     rows, look_rows = windows(tokenizer, kind, items), windows(tokenizer, kind, look)
     plan = planned(rows, args.batch, args.passes, args.seed)

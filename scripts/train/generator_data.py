@@ -2,9 +2,9 @@
 
 An example is a text with any of three answers (`positive`, `negative`,
 `reply`), with further ones that are as right, and with the answers of a model
-that a reader refused. Splits are
-those of the classifiers (text_data.split_of): the same text never falls on two
-sides.
+that a reader refused. Splits are those of the classifiers (text_data.split_of):
+the same text never falls on two sides. Of judged answers another tenth is kept
+aside (judged_aside): learn from those files or from the others, not from both.
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ def main() -> None:
         aim = loss / count
         if pairs.better:
             gain = pairs.lead(sums) - at_start[step]
-            # What it would hardly have said teaches it little.
+            # What it would hardly have said counts little beside the other pairs of its step.
             counts = torch.tensor(pairs.counts, device=device) * torch.sigmoid(-at_start[step] / EASY)
             aim = aim - (counts * F.logsigmoid(args.firmness * gain)).sum() / counts.sum()
             gains.append(float(gain.detach().mean()))

@@ -15,8 +15,8 @@ use crate::{
     telemetry::Metrics,
 };
 
-/// Candidates of the one regeneration, as rows of one batch. They take as long as the answers are: a text
-/// longer than [`LONG_TEXT`] gets fewer.
+/// Candidates of the one regeneration, as rows of one batch, beside those of a reply that are begun by the mood. They take as
+/// long as the answers are: a text longer than [`LONG_TEXT`] gets fewer.
 const CANDIDATES: u64 = 4;
 const CANDIDATES_OF_LONG_TEXT: u64 = 2;
 /// Characters.
@@ -39,8 +39,9 @@ const FREE: f32 = 1.0;
 const FREE_REPLY: f32 = 0.9;
 const CALM_ATTEMPTS: u64 = 2;
 
-/// Characters of the longest text that is said over word for word with an attitude behind it.
-const LONGEST_JOINED: usize = 600;
+/// Characters of the longest text that is said over word for word with an attitude behind it: of longer ones that would be a
+/// copy, by the share of its words, and the generator would read them twice.
+const LONGEST_JOINED: usize = 200;
 
 /// What a judge holds of an answer, against what the other checks say of it.
 const JUDGE_WEIGHT: f64 = 8.0;
@@ -350,8 +351,7 @@ pub(super) async fn checked(
 
 /// How the answer to a task is made again, once a check has failed.
 fn manners(text: &ValidText, task: Task, reason: &str, moods: Option<Moods>, judged: bool) -> Vec<Manner> {
-    let length = text.as_str().chars().count();
-    let candidates = if length > LONG_TEXT { CANDIDATES_OF_LONG_TEXT } else { CANDIDATES };
+    let candidates = if text.characters() > LONG_TEXT { CANDIDATES_OF_LONG_TEXT } else { CANDIDATES };
     // Drawn close to it, a copy is one again, and what was flagged for its closing has that once more.
     let before = if matches!(reason, "copy" | "unfit") { CALM_ATTEMPTS } else { 0 };
     let temperature = |number| match number {
@@ -361,7 +361,8 @@ fn manners(text: &ValidText, task: Task, reason: &str, moods: Option<Moods>, jud
         _ => LIVELY,
     };
     let drawn = (before + 1..=before + candidates).map(|number| Manner::Drawn(temperature(number), number));
-    let asks = text.as_str().trim_end().ends_with('?');
+    // "Really?!" and "Is it late? :)" ask, too.
+    let asks = text.as_str().trim_end_matches(|sign: char| !sign.is_alphanumeric() && sign != '?').ends_with('?');
     let begun = |openings: &[&'static str]| openings.iter().copied().map(Manner::Begun).collect::<Vec<_>>();
     match (task, moods) {
         (Task::Reply, Some(moods)) if judged => begun(&moods.openings(asks)).into_iter().chain(drawn).collect(),
@@ -369,16 +370,22 @@ fn manners(text: &ValidText, task: Task, reason: &str, moods: Option<Moods>, jud
         (Task::Reply, Some(moods)) if reason == "polarity" => {
             moods.instead_of_gladness().map_or_else(|| drawn.collect(), |openings| begun(&openings))
         }
-        // Most that a judge refuses is an attitude that does not fit; a question is not said over with one.
-        (Task::Express(polarity), Some(moods)) if judged && length <= LONGEST_JOINED && !asks => {
+        // Most that a judge refuses is an attitude that does not fit. A question is not said over with one.
+        (Task::Express(polarity), Some(moods)) if judged && !asks && can_be_joined(text.as_str(), reason) => {
             let [likeliest, next] = moods.joins(polarity);
-            let joined = |number| Manner::Joined(likeliest, Some((FREE, number)));
-            let attitudes = [Manner::Joined(likeliest, None), joined(1), joined(2), Manner::Joined(next, None)];
-            // What is said in other words takes as long as the text.
-            attitudes.into_iter().chain(drawn.take(if length > LONG_TEXT { 0 } else { 2 })).collect()
+            let freely = Manner::Joined(likeliest, Some((FREE, 1)));
+            let attitudes = [Manner::Joined(likeliest, None), freely, Manner::Joined(next, None)];
+            attitudes.into_iter().chain(drawn.take(1)).collect()
         }
         _ => drawn.collect(),
     }
+}
+
+/// Whether a text can be said over as one sentence that goes on. What was a copy would be one again, and what may not be
+/// given out has most of that from the text.
+fn can_be_joined(text: &str, reason: &str) -> bool {
+    let one_sentence = text.chars().any(char::is_alphanumeric) && !text.trim().contains(['\n', '\r']);
+    one_sentence && text.chars().count() <= LONGEST_JOINED && !matches!(reason, "copy" | "unfit")
 }
 
 /// Where a second try ends: before the request does, so that there is time to give out what the first one made.
@@ -499,6 +506,32 @@ mod tests {
         let unfit = Quality { fitness: Fitness::Unfit, ..RIGHT };
         for copy in [Quality { repeats: true, ..RIGHT }, Quality { foreign: true, ..RIGHT }] {
             assert!(unfit.score() < copy.score() && copy.score() < worst.score());
+        }
+    }
+
+    #[test]
+    fn a_text_is_said_over_with_an_attitude_where_that_makes_one_sentence() {
+        let bad_news = Moods::of_logits([0.0, 2.0, -1.0]);
+        let joins = |text: &str, reason| -> Vec<&str> {
+            let text = ValidText::new(text.into()).unwrap();
+            let manners = manners(&text, Task::Express(Polarity::Positive), reason, Some(bad_news), true);
+            assert!(manners.len() <= 4, "a pair is made again by eight at most");
+            let join = |manner| if let Manner::Joined(join, _) = manner { Some(join) } else { None };
+            manners.into_iter().filter_map(join).collect()
+        };
+        assert_eq!(joins("The bus was late.", "judged"), [", but", ", but", ", and"]);
+        assert_eq!(joins("The bus was late.", "facts").len(), 3);
+        let long = "The bus was late. ".repeat(12);
+        for (text, reason) in [
+            ("Was it late?!", "judged"),
+            ("Is it late? :)", "judged"),
+            ("It was\nlate.", "judged"),
+            ("...", "judged"),
+            ("The bus was late.", "copy"),
+            ("The bus was late.", "unfit"),
+            (&long, "judged"),
+        ] {
+            assert!(joins(text, reason).is_empty(), "{text}, {reason}");
         }
     }
 

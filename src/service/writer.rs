@@ -70,6 +70,8 @@ pub(super) const REPLY_CHARACTERS: usize = 200;
 
 /// Most tokens of an expression, however long the text: its length follows the text's up to here.
 const EXPRESSION_TOKENS: usize = 220;
+/// Most tokens of an attitude behind the text's own words.
+const ATTITUDE_TOKENS: usize = 32;
 /// Sentences that an expression may have beyond those of its text: the attitude can be one of its own.
 const EXPRESSION_SENTENCES_MORE: usize = 1;
 const REPLY_TOKENS: usize = 72;
@@ -203,9 +205,10 @@ impl Writer {
         let Try { task, manner } = one;
         let prompt = self.prompt(task);
         let body = [tokens, &prompt.suffix, opening].concat();
-        let wanted = match task {
-            Task::Express(_) => (32 + 2 * body.len()).min(EXPRESSION_TOKENS),
-            Task::Reply => REPLY_TOKENS,
+        let wanted = match (task, manner) {
+            (_, Manner::Joined(..)) => ATTITUDE_TOKENS,
+            (Task::Express(_), _) => (32 + 2 * body.len()).min(EXPRESSION_TOKENS),
+            (Task::Reply, _) => REPLY_TOKENS,
         };
         let room = self.generator.window().saturating_sub(prompt.prefix.len() + body.len());
         let sampling = match manner {
