@@ -41,11 +41,11 @@ class Item:
     file: str = ""
 
 
-def judged(folder: Path = text_data.AUTHORED, names: Sequence[str] = generator_data.JUDGED) -> list[Item]:
+def judged(folder: Path = text_data.AUTHORED) -> list[Item]:
     """Every answer that readers judged, file by file and text by text."""
     return [
         Item(text, answer, task, WORTH[verdict][:1], WORTH[verdict][1], file)
-        for file in names
+        for file in generator_data.JUDGED
         for text, found in generator_data.judged(file, folder)
         for task, name in enumerate(generator_data.TASKS)
         for verdict in WORTH

@@ -7,6 +7,7 @@ mod guardian_image;
 mod guardian_text;
 mod judge;
 mod language;
+mod manners;
 mod moderation;
 mod pool;
 mod prism;
