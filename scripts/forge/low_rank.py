@@ -1,19 +1,26 @@
-"""Low-rank deltas as they are kept: factors of eight or six bits with a float16 scale a row."""
+"""Low-rank deltas as they are kept: factors of eight, six or five bits with a float16 scale a row."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 
 Tensors = dict[str, np.ndarray]
 
+# What says of how many bits packed codes are; six where nothing does.
+BITS = "bits"
+# Of a generator's. On 60 texts kept aside alpha-4o-mini's loss was 0.446 a token with six bits, 0.448 with five, 0.444 with four.
+OF_GENERATORS = 5
+
 
 def packed(delta: Mapping[str, np.ndarray], bits: int = 8) -> Tensors:
     """The delta with its low-rank factors in so few bits.
 
-    Eight bits are int8. Six bits are uint8, three bytes for four codes, the
-    first code lowest; what they lose is far below what a weight of four bits does.
+    Eight bits are int8. Fewer are uint8, one code after another, the lowest
+    bit of the first lowest; what they lose is far below what a weight of four
+    bits does.
     """
     out: Tensors = {}
     top = 2 ** (bits - 1) - 1
@@ -23,7 +30,9 @@ def packed(delta: Mapping[str, np.ndarray], bits: int = 8) -> Tensors:
             scale = (np.maximum(np.abs(value).max(axis=1), 1e-6) / top).astype(np.float16)
             out[f"{name}.scale"] = scale
             value = np.clip(np.rint(value / scale.astype(np.float32)[:, None]), -top, top).astype(np.int8)
-            value = value if bits == 8 else _six_bits(value)
+            value = value if bits == 8 else _joined(value, bits)
+            if bits not in (8, 6):
+                out[BITS] = np.array([bits], np.uint8)
         out[name] = value
     return out
 
@@ -31,27 +40,28 @@ def packed(delta: Mapping[str, np.ndarray], bits: int = 8) -> Tensors:
 def unpacked(delta: Mapping[str, np.ndarray]) -> Tensors:
     """The delta with every tensor as float32."""
     out: Tensors = {}
+    bits = int(delta[BITS][0]) if BITS in delta else 6
     for name, value in delta.items():
-        if not name.endswith(".scale"):
-            out[name] = np.asarray(_from_six_bits(value) if value.dtype == np.uint8 else value, np.float32)
+        if not name.endswith(".scale") and name != BITS:
+            out[name] = np.asarray(_parted(value, bits) if value.dtype == np.uint8 else value, np.float32)
     for name, value in delta.items():
         if name.endswith(".scale"):
             out[name.removesuffix(".scale")] *= np.asarray(value, np.float32)[:, None]
     return out
 
 
-def _six_bits(codes: np.ndarray) -> np.ndarray:
-    if codes.shape[1] % 4:
-        raise ValueError(f"a factor has {codes.shape[1]} columns, and six bits are kept by fours: keep it in eight")
-    four = (codes.astype(np.int32) + 32).reshape(len(codes), -1, 4) << np.array([0, 6, 12, 18])
-    word = four.sum(axis=-1)
-    return (np.stack([word, word >> 8, word >> 16], axis=-1) & 255).astype(np.uint8).reshape(len(codes), -1)
+def _joined(codes: np.ndarray, bits: int) -> np.ndarray:
+    if codes.shape[1] * bits % 8:
+        raise ValueError(
+            f"a factor has {codes.shape[1]} columns, and {bits} bits are kept by {8 // math.gcd(8, bits)}s: keep it in eight"
+        )
+    each = np.unpackbits((codes + 2 ** (bits - 1)).astype(np.uint8)[..., None], axis=-1, count=bits, bitorder="little")
+    return np.packbits(each.reshape(len(codes), -1), axis=1, bitorder="little")
 
 
-def _from_six_bits(kept: np.ndarray) -> np.ndarray:
-    three = kept.reshape(len(kept), -1, 3).astype(np.int32) << np.array([0, 8, 16])
-    four = (three.sum(axis=-1)[..., None] >> np.array([0, 6, 12, 18])) & 63
-    return four.reshape(len(kept), -1) - 32
+def _parted(kept: np.ndarray, bits: int) -> np.ndarray:
+    each = np.unpackbits(kept, axis=1, bitorder="little").reshape(len(kept), -1, bits)
+    return np.packbits(each, axis=-1, bitorder="little")[..., 0].astype(np.int32) - 2 ** (bits - 1)
 
 
 def change(delta: Mapping[str, np.ndarray], stem: str) -> np.ndarray | None:

@@ -48,6 +48,16 @@ def test_answers_that_were_judged_are_learned_from_and_a_readers_own_where_none_
     assert example.others == {"positive": ("How good, rain!",)} and example.refused == {"positive": ("It's dry.",)}
 
 
+def test_a_reader_s_own_answer_is_preferred_to_what_was_refused(tmp_path: Path):
+    write(tmp_path, "answered", [])
+    write(tmp_path, "judged_gamma", [{
+        "text": "雨でした。", "lang": "ja", "own": {"positive": "~、ほっとしました。"}, "positive": {"wrong": ["~、悲しいです。"]},
+    }])
+    (example,) = generator_data.written(tmp_path, ["judged_gamma"])
+    assert (example.lang, example.answers) == ("ja", {"positive": "雨でした、ほっとしました。"})
+    assert example.refused == {"positive": ("雨でした、悲しいです。",)}
+
+
 def test_a_tenth_of_the_judged_texts_is_kept_aside():
     train, aside = generator_data.split(generator_data.written(names=["judged"]))
     assert 0.08 < len(aside) / (len(aside) + len(train)) < 0.12

@@ -3,7 +3,7 @@
 An encoder that reads a text with one answer to it, `cls text sep answer sep`, and tells how likely a reader finds the
 answer right: as a reply, a positive or a negative expression, each by a logit of its own. Of a text alone, `cls text sep`,
 three further logits tell its mood: good news, bad news, neither. Learns from answers of a generator's own that readers
-told apart (generator_data.JUDGED, `sampled`, `sampled_more`) and from the judged moods of our lines. A tenth of the judged
+told apart (judge_data.READ, `sampled`, `sampled_more`) and from the judged moods of our lines. A tenth of the judged
 texts, chosen by a hash, is kept aside. All randomness comes from `--seed`; an interrupted run goes on from its checkpoint.
 """
 

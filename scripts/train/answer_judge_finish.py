@@ -53,7 +53,7 @@ def main() -> None:
         graph = encoder.graph(encoder.merge(base, delta, HEADS), kind, precision, heads=HEADS)
         found = Classifier(graph, kind.special_ids, tokenizer, args.threads).each(rows, "verdict")
         print(f"{precision}: {judge_data.told(found, aside)}", flush=True)
-        for file in generator_data.JUDGED:
+        for file in judge_data.READ:
             of_file = [i for i, item in enumerate(aside) if item.file == file]
             print(f"{precision}, {file}: {judge_data.told(found[of_file], [aside[i] for i in of_file])}", flush=True)
     text_data.write(args.out, lambda path: save_file(delta, str(path)))

@@ -33,12 +33,13 @@ LEARNED = ("pairs_short", "pairs_close", "pairs_close_languages", "plain_languag
 # seventh stage: replies five times each, expressions where the server had drawn them anew. `answered` is a reader's own
 # throughout: new everyday texts, bad and good news told flatly, who did what, notices, opinions, fragments, stories;
 # `refused` are replies of the eighth stage that take bad news for good or good for bad, told by how they and the reader's
-# begin.
-PREFERRED = ("preferred", "plain", "sampled", "sampled_more", "answered")
+# begin. `answered_languages` has such texts and answers in seven more languages.
+PREFERRED = ("preferred", "plain", "sampled", "sampled_more", "answered", "answered_languages")
 # What alpha's eighth stage and delta-3.1 answered to texts of `answered`, and its ninth to new ones that mostly tell without
 # a word of feeling what is good or bad, many times each, told apart by readers, for the judge of answers; `~` before an answer
-# stands for the text's own words up to its closing sign.
-JUDGED = ("judged", "judged_delta", "judged_more")
+# stands for the text's own words up to its closing sign. `judged_beta` and `judged_gamma` are what those answered to texts of
+# `judged_more`, the latter also to new ones in seven more languages; `own` are a reader's where none to a task was right.
+JUDGED = ("judged", "judged_delta", "judged_more", "judged_beta", "judged_gamma")
 VERDICTS = ("right", "doubtful", "wrong")
 # What the texts of our lines tell, judged apart from any answer: a letter for each line of a file, `-` where nobody judged.
 MOODS = "moods"
@@ -101,7 +102,7 @@ def judged(name: str, folder: Path = text_data.AUTHORED) -> list[tuple[str, dict
 def _whole(text: str, answer: str) -> str:
     if not answer.startswith("~"):
         return answer
-    words = text.rstrip(".!?…")
+    words = text.rstrip(".!?…。！？")
     return words[:1].upper() + words[1:] + answer[1:]
 
 
@@ -112,12 +113,15 @@ def judged_aside(text: str) -> bool:
 
 def _of_judged(folder: Path, name: str) -> Iterable[Example]:
     """The answers that were judged, as answers to learn from; where none to a task was right, a reader's own."""
-    own = {example.text: example.answers for example in written(folder, ["answered"])}
-    for text, found in judged(name, folder):
+    answered = {example.text: example.answers for example in written(folder, ["answered"])}
+    for line, (text, found) in zip(text_data.authored_lines(folder, name), judged(name, folder), strict=True):
+        own = {task: _whole(text, said) for task, said in line.get("own", {}).items()}
+        for task, said in own.items():
+            found[task]["right"] = [*found[task]["right"], said]
         right = {task: said["right"] for task, said in found.items() if said["right"]}
-        answers = own.get(text, {}) | {task: said[0] for task, said in right.items()}
+        answers = answered.get(text, {}) | {task: said[0] for task, said in right.items()}
         yield Example(
-            text, answers, f"authored/{name}",
+            text, answers, f"authored/{name}", line.get("lang", "en"),
             others={task: tuple(said[1:]) for task, said in right.items()},
             refused={task: tuple(found[task]["wrong"]) for task in right if found[task]["wrong"]},
         )

@@ -243,11 +243,11 @@ def main() -> None:
             gains.clear()
         if (step + 1) % args.checkpoint_every == 0 or step + 1 == len(plan):
             checkpoint.save(step + 1, time.monotonic() - begun)
-            text_data.write(args.work / "latest.safetensors", lambda p: save_file(low_rank.packed(model.adapter(), bits=6), str(p)))
+            text_data.write(args.work / "latest.safetensors", lambda p: save_file(low_rank.packed(model.adapter(), low_rank.OF_GENERATORS), str(p)))
     if precision:
         model.settle(args.gguf, precision)
     log(glance(model, look, device))
-    text_data.write(args.out, lambda p: save_file(low_rank.packed(model.adapter(), bits=6), str(p)))
+    text_data.write(args.out, lambda p: save_file(low_rank.packed(model.adapter(), low_rank.OF_GENERATORS), str(p)))
     log(f"wrote {args.out}")
 
 

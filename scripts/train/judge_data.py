@@ -20,6 +20,8 @@ import text_data  # noqa: E402
 from forge import encoder  # noqa: E402
 from forge.judge import ANSWER_TOKENS, TEXT_TOKENS  # noqa: E402
 
+# Files of judged answers, of the generators whose answers are judged.
+READ = ("judged", "judged_delta", "judged_more")
 # Pairs of an answer that readers found right and one that they refused.
 TOLD_APART = ("sampled", "sampled_more")
 # What readers left open is rather wrong, and weighs half.
@@ -45,7 +47,7 @@ def judged(folder: Path = text_data.AUTHORED) -> list[Item]:
     """Every answer that readers judged, file by file and text by text."""
     return [
         Item(text, answer, task, WORTH[verdict][:1], WORTH[verdict][1], file)
-        for file in generator_data.JUDGED
+        for file in READ
         for text, found in generator_data.judged(file, folder)
         for task, name in enumerate(generator_data.TASKS)
         for verdict in WORTH

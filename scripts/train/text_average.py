@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("deltas", type=Path, nargs=2, help="text.safetensors, or generator.safetensors, of either stage")
     parser.add_argument("--out", type=Path, required=True, help="file to write; text.safetensors is for text_calibrate.py")
     parser.add_argument("--share", type=float, default=0.5, help="share of the second in the mean")
-    parser.add_argument("--packed", action="store_true", help="write six-bit factors, as generators have them")
+    parser.add_argument("--packed", action="store_true", help="write factors of few bits, as generators have them")
     parser.add_argument("--rank", type=int, help="highest rank of the result (the sum of both)")
     args = parser.parse_args()
     first, second = (low_rank.unpacked(load_file(path)) for path in args.deltas)
@@ -74,7 +74,7 @@ def main() -> None:
     if args.rank:
         found = of_rank(found, args.rank)
     if args.packed:
-        found = low_rank.packed(found, bits=6)
+        found = low_rank.packed(found, low_rank.OF_GENERATORS)
     text_data.write(args.out, lambda path: save_file(found, str(path)))
 
 

@@ -98,10 +98,10 @@ EXPRESSED_FILES = (*STATEMENT_FILES, "pairs_daily", "pairs_work", "pairs_difficu
                    "pairs_languages")
 # Where the light of an expression is learned: those, and what generators learn whole.
 LIGHT_FILES = (*EXPRESSED_FILES, "pairs_short", "pairs_close", "pairs_close_languages", "preferred", "plain", "plain_languages", "sampled", "sampled_more",
-               "answered")
+               "answered", "answered_languages")
 # Texts of the generators' lines without harm to others: what people type all day.
 EVERYDAY_FILES = ("pairs_daily", "pairs_work", "pairs_east_asian", "pairs_european", "pairs_languages", "pairs_short", "pairs_close",
-                  "pairs_close_languages", "preferred", "plain", "plain_languages", "sampled", "sampled_more", "answered")
+                  "pairs_close_languages", "preferred", "plain", "plain_languages", "sampled", "sampled_more", "answered", "answered_languages")
 # Share of the public pairs that is read for it.
 SENTIMENT_SHARE = 0.3
 # Ordinary writing may speak of despair; it was never read for self-harm.
