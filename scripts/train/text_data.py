@@ -72,6 +72,8 @@ JUDGED_FILES = (
     "wounds_languages",
     "groups",
     "direct",
+    "dangers",
+    "dangers_languages",
 )
 # Written to set operating points by, and never trained on: judged for all five.
 CALIBRATION_FILE = "calibration"
@@ -79,7 +81,7 @@ CALIBRATION_FILE = "calibration"
 WRITTEN_FOR = {
     "sexual": ("sexual", "intimacy", "edges_intimate"),
     "hate": ("hate", "contrasts", "edges_hate", "groups"),
-    "self_harm": ("self_harm", "despair", "edges_intimate", "hints", "direct"),
+    "self_harm": ("self_harm", "despair", "edges_intimate", "hints", "direct", "dangers"),
     "violence": ("violence", "threats", "edges_public", "direct"),
     "defamation": ("defamation", "edges_public"),
 }

@@ -33,6 +33,8 @@ MIXTURE: dict[str, tuple[float, float]] = {
     "authored/wounds_languages": (0.7, 0.50),
     "authored/groups": (20.0, 0.50),
     "authored/direct": (4.0, 0.50),
+    "authored/dangers": (2.0, 0.50),
+    "authored/dangers_languages": (2.0, 0.50),
     "authored/prompts": (8.0, 0.35),
     "authored/chatbot": (7.0, 0.47),
     "authored/passages": (4.5, 0.46),
@@ -118,6 +120,9 @@ EMPHASIS: dict[str, dict[str, float]] = {
         "authored/borders_languages": 8.0,
         "authored/neighbours_languages": 8.0,
         "authored/wounds_languages": 40.0,
+        "authored/dangers_languages": 50.0,
+        "authored/dangers": 10.0,
+        "authored/everyday": 3.0,
         "authored/multilingual": 3.0,
         "made/words": 2.0,
         "cold-zh": 4.0,
@@ -134,6 +139,11 @@ EMPHASIS: dict[str, dict[str, float]] = {
     },
     # To go on from a model that misses hate in plain words, and takes a group's mere name for it.
     "groups": {"authored/groups": 3.0, "authored/direct": 3.0, "read": 2.0, "madlibs-identity": 1.5, "hatemoji-build": 1.5, "authored/wounds_languages": 3.0},
+    # To go on from a model that misses people in danger who say so in everyday words.
+    "dangers": {
+        "authored/dangers": 10.0, "authored/hints": 4.0, "authored/direct": 2.0, "authored/self_harm": 2.0, "authored/despair": 2.0,
+        "authored/groups": 2.0, "authored/everyday": 4.0, "read": 2.0,
+    },
     # For the last part of a run: what the first leaves weak.
     "fine": {
         "authored/special": 2.0,
