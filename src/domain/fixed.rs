@@ -27,13 +27,18 @@ impl Fixed {
 /// a caring answer to a harmless text costs less than a cheerful one to a person in danger.
 pub const CARE_THRESHOLD: f64 = 0.3;
 
+/// The same of an English text. Of 118 messages of people in danger that are kept aside, the classifier of alpha-4o-mini gives
+/// 69 a score of 0.3 or more and 75 one of 0.2; of 1,543 everyday texts 5 and 7. In other languages 0.2 finds no more.
+const CARE_THRESHOLD_OF_ENGLISH: f64 = 0.2;
+
 /// The score of any category but self-harm from which nothing is generated. Above the operating point of
 /// moderation: a text that is flagged by mistake is better expressed than called harsh.
 pub const SOBER_THRESHOLD: f64 = 0.8;
 
 /// What a text with these scores is answered, in its language, instead of being generated for; none for most texts.
 pub fn due(scores: Scores, language: Language) -> Option<Fixed> {
-    if scores.get(Category::SelfHarm) >= CARE_THRESHOLD {
+    let distress = if language == Language::English { CARE_THRESHOLD_OF_ENGLISH } else { CARE_THRESHOLD };
+    if scores.get(Category::SelfHarm) >= distress {
         return Some(care(language));
     }
     let harmful = Category::ALL.into_iter().any(|category| scores.get(category) >= SOBER_THRESHOLD);
@@ -157,6 +162,8 @@ mod tests {
         let scores = |self_harm: f32, hate: f32| Scores::new([0.0, hate, self_harm, 0.0, 0.0]);
         assert_eq!(due(scores(0.3, 0.9), Language::German), Some(care(Language::German)));
         assert_eq!(due(scores(0.29, 0.8), Language::Korean), Some(sober(Language::Korean)));
-        assert_eq!(due(scores(0.29, 0.79), Language::English), None);
+        assert_eq!(due(scores(0.29, 0.79), Language::Korean), None);
+        assert_eq!(due(scores(0.2, 0.9), Language::English), Some(care(Language::English)));
+        assert_eq!(due(scores(0.19, 0.79), Language::English), None);
     }
 }
