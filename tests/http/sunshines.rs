@@ -107,7 +107,7 @@ async fn a_reply_that_a_judge_holds_for_wrong_is_begun_anew_by_the_mood_that_it_
 #[tokio::test]
 async fn a_person_in_distress_gets_care_and_nothing_that_was_generated() {
     let server = Server::new();
-    for score in ["0.3", "0.9"] {
+    for score in ["0.2", "0.9"] {
         let text = format!("self_harm={score} scribe:panic");
         let answer = server.post(SUNSHINES, &json!({"text": text})).await;
         answer.assert_ok();
@@ -120,6 +120,6 @@ async fn a_person_in_distress_gets_care_and_nothing_that_was_generated() {
         assert!(answer.json()["positive"].as_str().unwrap().contains("towards help"));
         assert!(answer.json()["negative"].as_str().unwrap().contains("hard moment"));
     }
-    let answer = server.post(SUNSHINES, &json!({"text": "self_harm=0.2"})).await;
+    let answer = server.post(SUNSHINES, &json!({"text": "self_harm=0.19"})).await;
     assert!(answer.json()["text"].as_str().unwrap().starts_with("Well said"));
 }
