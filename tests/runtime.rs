@@ -14,7 +14,7 @@ use dichroic::{
         Bundle,
         causal::CausalModel,
         export::{Export, Origin, Part},
-        manifest::{CacheForm, GeneratorSpec},
+        manifest::{CacheForm, GeneratorSpec, Languages},
         sequence::SequenceClassifier,
     },
     runtime::{
@@ -153,6 +153,7 @@ fn decoder(form: CacheForm, rows: usize) -> Box<dyn Decode> {
         vocab,
         answer_tokens: None,
         mood: None,
+        languages: Languages::Any,
         cache,
         prefill: None,
         window: 256,

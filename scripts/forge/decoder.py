@@ -816,6 +816,7 @@ def opened(
         "window": int(recipe["window"]),
         "stop_ids": stop_ids,
         "tasks": tasks,
+        "languages": recipe.get("languages", "any"),
         **mood,
     }
 

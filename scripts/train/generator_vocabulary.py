@@ -17,7 +17,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -37,20 +37,29 @@ MOST_CHARACTERS = 2000
 # Every text is counted twice, as it is and with a space before it.
 OFTEN = 4
 # Words or parts of them in the letters of English, German, French, Spanish and Portuguese, and runs of Chinese, Japanese
-# and Korean signs. "▁" stands for a space in SentencePiece's vocabularies.
+# and Korean signs, with the space that some vocabularies put before a word.
 WORDS = re.compile(
-    r"▁?[A-ZÀ-ÖØ-Þ]?[a-zß-öø-ÿœ]+|▁?[\u3000-\u303f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uff00-\uffef]+"
+    r" ?[A-ZÀ-ÖØ-Þ]?[a-zß-öø-ÿœ]+| ?[\u3000-\u303f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uff00-\uffef]+"
 )
 
 
-def texts(paths: list[Path]) -> Iterator[str]:
+def texts(items: Iterable[dict]) -> Iterator[str]:
+    for item in items:
+        for field in FIELDS:
+            if isinstance(item.get(field), str):
+                yield item[field][:MOST_CHARACTERS]
+
+
+def written(folder: Path) -> Iterator[dict]:
+    """The lines of all files of ours."""
+    for name in sorted({path.name.partition(".")[0] for path in folder.glob("*.jsonl*")}):
+        yield from text_data.authored_lines(folder, name)
+
+
+def published(paths: list[Path]) -> Iterator[dict]:
     for path in paths:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
-            for line in lines:
-                item = json.loads(line)
-                for field in FIELDS:
-                    if isinstance(item.get(field), str):
-                        yield item[field][:MOST_CHARACTERS]
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            yield from map(json.loads, lines)
 
 
 def counted(tokenizer: Tokenizer, found: Iterator[str]) -> Counter[int]:
@@ -77,7 +86,7 @@ def kept(tokenizer: Tokenizer, ours: Counter[int], public: Counter[int], stop: l
         text = tokenizer.decode([token], skip_special_tokens=True)
         # A part of a character is told by the sign that stands for it.
         out[token] |= (len(text) == 1 and text.isascii()) or "\ufffd" in text
-        out[token] |= words and WORDS.fullmatch(tokenizer.id_to_token(token)) is not None
+        out[token] |= words and WORDS.fullmatch(text) is not None
     return out
 
 
@@ -86,7 +95,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder that holds moderation/train/, expression/train/ and reply/train/")
     parser.add_argument("--gguf", type=Path, required=True)
     parser.add_argument("--model", type=Path, required=True, help="the model's folder: its prompts.json is read, vocabulary.safetensors written")
-    parser.add_argument("--words", action="store_true", help="keep all words of the eight languages, of a SentencePiece vocabulary")
+    parser.add_argument("--words", action="store_true", help="keep all words of the eight languages")
     args = parser.parse_args()
 
     public = sorted(args.data.glob("*/train/*.jsonl.gz"))
@@ -100,8 +109,8 @@ def main() -> None:
     # What looks like a control token in a text is text.
     tokenizer.encode_special_tokens = True
     stop = json.loads((args.model / "prompts.json").read_text(encoding="utf-8"))["stop"]
-    ours = counted(tokenizer, texts(sorted(text_data.AUTHORED.glob("*.jsonl*"))))
-    found = kept(tokenizer, ours, counted(tokenizer, texts(public)), stop, args.words)
+    ours = counted(tokenizer, texts(written(text_data.AUTHORED)))
+    found = kept(tokenizer, ours, counted(tokenizer, texts(published(public))), stop, args.words)
     whole = np.zeros(checkpoint.shape.vocab, dtype=bool)
     whole[: len(found)] = found[: len(whole)]
     text_data.write(args.model / "vocabulary.safetensors", lambda p: save_file({"kept": np.packbits(whole)}, str(p)))

@@ -35,6 +35,8 @@ MIXTURE: dict[str, tuple[float, float]] = {
     "authored/direct": (4.0, 0.50),
     "authored/dangers": (2.0, 0.50),
     "authored/dangers_languages": (2.0, 0.50),
+    "authored/unnamed": (6.0, 0.50),
+    "authored/unnamed_languages": (1.5, 0.50),
     "authored/prompts": (8.0, 0.35),
     "authored/chatbot": (7.0, 0.47),
     "authored/passages": (4.5, 0.46),
@@ -143,6 +145,30 @@ EMPHASIS: dict[str, dict[str, float]] = {
     "dangers": {
         "authored/dangers": 10.0, "authored/hints": 4.0, "authored/direct": 2.0, "authored/self_harm": 2.0, "authored/despair": 2.0,
         "authored/groups": 2.0, "authored/everyday": 4.0, "read": 2.0,
+    },
+    # To go on from a model that misses hate of a group that is not named ("people like you").
+    "unnamed": {
+        "authored/unnamed": 10.0, "authored/groups": 3.0, "authored/direct": 2.0, "read": 2.0, "madlibs-identity": 1.5,
+        "hatemoji-build": 1.5, "authored/everyday": 2.0, "authored/borders": 1.5,
+    },
+    # The same, for a vocabulary that knows other languages.
+    "unnamed_languages": {
+        "authored/unnamed": 8.0,
+        "authored/unnamed_languages": 60.0,
+        "authored/groups": 1.5,
+        "authored/edges_languages": 10.0,
+        "authored/east_asian": 8.0,
+        "authored/european": 8.0,
+        "authored/languages_more": 8.0,
+        "authored/borders_languages": 8.0,
+        "authored/neighbours_languages": 8.0,
+        "authored/wounds_languages": 10.0,
+        "authored/dangers_languages": 10.0,
+        "authored/crises_languages": 10.0,
+        "authored/everyday": 3.0,
+        "authored/multilingual": 3.0,
+        "made/words": 2.0,
+        "cold-zh": 4.0,
     },
     # For the last part of a run: what the first leaves weak.
     "fine": {

@@ -145,6 +145,9 @@ pub struct GeneratorSpec {
     /// How the mood of a text is read from the model; absent where that was not learned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mood: Option<MoodSpec>,
+    /// The languages that it was taught to write.
+    #[serde(default, skip_serializing_if = "Languages::is_any")]
+    pub languages: Languages,
 }
 
 /// A linear reading of the logits with which the model begins a reply: of good news, bad news and neither, the sum
@@ -236,14 +239,14 @@ pub struct TextClassifierSpec {
     pub elsewhere: Option<ModelId>,
 }
 
-/// What a text classifier can read.
+/// What a classifier or a judge can read, or a generator write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Languages {
     /// Many; what it says of the others is as good as any other model's here.
     #[default]
     Any,
-    /// English alone: of other texts it says more or less nothing.
+    /// English alone: what it says of other texts is more or less nothing.
     English,
 }
 
@@ -253,7 +256,7 @@ impl Languages {
         *self == Self::Any
     }
 
-    /// Whether a text is read, given whether it is in English.
+    /// Whether a text is in one of them, given whether it is in English.
     pub fn include(self, english: bool) -> bool {
         english || self == Self::Any
     }
@@ -428,6 +431,9 @@ pub struct AnswerJudgeSpec {
     pub answer_tokens: usize,
     /// Order of the `verdict` output; must be [`VERDICTS`].
     pub verdicts: [String; 6],
+    /// The languages of which it was taught to judge answers.
+    #[serde(default, skip_serializing_if = "Languages::is_any")]
+    pub languages: Languages,
 }
 
 /// What a judge of answers tells, as logits: of an answer how right it is as an expression in either light or as a reply,

@@ -1,6 +1,6 @@
 //! The judge of answers behind its batcher: a text and what was written of it in, how right that is out.
 //!
-//! Owns which texts are judged: English ones, of which it has learned. What follows from a verdict is for whoever checks
+//! Owns which texts are judged: those in languages that it was taught. What follows from a verdict is for whoever checks
 //! answers. Runs on the async threads; a text and an answer are short enough to be tokenised there.
 
 use std::time::{Duration, Instant};
@@ -9,6 +9,7 @@ use super::{ServiceError, in_portions, language, writer::Task};
 use crate::{
     domain::{Moods, Polarity},
     engine::Batcher,
+    registry::manifest::Languages,
     runtime::{JudgeTokenizer, RuntimeError, Said, Window},
 };
 
@@ -16,6 +17,7 @@ use crate::{
 pub struct AnswerJudge {
     tokenizer: JudgeTokenizer,
     batcher: Batcher<Window, Said>,
+    languages: Languages,
     digest: String,
 }
 
@@ -29,8 +31,13 @@ pub(super) struct Opinion {
 
 impl AnswerJudge {
     /// `tokenizer` and `batcher` are made from the bundle of this digest.
-    pub fn new(tokenizer: JudgeTokenizer, batcher: Batcher<Window, Said>, digest: String) -> Self {
-        Self { tokenizer, batcher, digest }
+    pub fn new(
+        tokenizer: JudgeTokenizer,
+        batcher: Batcher<Window, Said>,
+        languages: Languages,
+        digest: String,
+    ) -> Self {
+        Self { tokenizer, batcher, languages, digest }
     }
 
     pub(super) fn digest(&self) -> &str {
@@ -55,7 +62,7 @@ impl AnswerJudge {
         answers: impl IntoIterator<Item = (Task, &'a str)>,
         deadline: Instant,
     ) -> Result<Option<Opinion>, ServiceError> {
-        if !language::is_english(text) {
+        if !self.languages.include(language::is_english(text)) {
             return Ok(None);
         }
         let alone = self.tokenizer.text(text).map_err(|error| broken(&error))?;

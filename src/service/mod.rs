@@ -109,6 +109,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 pub struct Models {
     /// Writes expressions and replies.
     pub writer: Option<Arc<Writer>>,
+    /// Who does it instead where `writer` was not taught the language of the text.
+    pub elsewhere: Option<Elsewhere>,
     /// Moderates texts, and guards what the writer writes.
     pub text: Option<Arc<TextGuardian>>,
     /// Moderates pictures by what they show.
@@ -119,6 +121,15 @@ pub struct Models {
     /// the same writer.
     pub light: Option<Arc<TextGuardian>>,
     /// Tells right answers of the writer from wrong ones.
+    pub judge: Option<Arc<AnswerJudge>>,
+}
+
+/// The writer of another identifier.
+#[derive(Clone)]
+pub struct Elsewhere {
+    /// Writes expressions and replies.
+    pub writer: Arc<Writer>,
+    /// Tells right answers of that writer from wrong ones.
     pub judge: Option<Arc<AnswerJudge>>,
 }
 
@@ -168,7 +179,7 @@ impl Services {
     /// # Errors
     /// [`ServiceError`]
     pub async fn prism(&self, model: ModelId, text: ValidText) -> Result<Prism, ServiceError> {
-        let desk = self.desk(model)?;
+        let desk = self.desk(model, &text)?;
         self.timed(|deadline| prism::express(desk, text, deadline)).await
     }
 
@@ -177,7 +188,7 @@ impl Services {
     /// # Errors
     /// [`ServiceError`]
     pub async fn sunshine(&self, model: ModelId, text: ValidText) -> Result<String, ServiceError> {
-        let desk = self.desk(model)?;
+        let desk = self.desk(model, &text)?;
         self.timed(|deadline| sunshine::reply(desk, text, deadline)).await
     }
 
@@ -270,16 +281,22 @@ impl Services {
     }
 
     fn models(&self, id: ModelId) -> &Models {
-        const NONE: &Models = &Models { writer: None, text: None, image: None, reader: None, light: None, judge: None };
+        const NONE: &Models =
+            &Models { writer: None, elsewhere: None, text: None, image: None, reader: None, light: None, judge: None };
         self.models.get(&id).unwrap_or(NONE)
     }
 
-    fn desk(&self, id: ModelId) -> Result<prism::Desk<'_>, ServiceError> {
+    fn desk(&self, id: ModelId, text: &ValidText) -> Result<prism::Desk<'_>, ServiceError> {
         let models = self.models(id);
         let (Some(writer), Some(guardian)) = (&models.writer, &models.text) else {
             return Err(ServiceError::ModelNotInstalled);
         };
-        let (light, judge) = (models.light.as_deref(), models.judge.as_deref());
+        let taught = || writer.writes(language::is_english(text.as_str()));
+        let (writer, judge) = match models.elsewhere.as_ref().filter(|_| !taught()) {
+            Some(elsewhere) => (&elsewhere.writer, &elsewhere.judge),
+            None => (writer, &models.judge),
+        };
+        let (light, judge) = (models.light.as_deref(), judge.as_deref());
         Ok(prism::Desk { writer, guardian, light, judge, metrics: &self.metrics })
     }
 

@@ -117,8 +117,8 @@ enum Part<'a> {
 
 impl<'a> Part<'a> {
     fn of(models: &'a Models) -> impl Iterator<Item = Self> {
-        // What tells the light is another identifier's text classifier, and has its part there.
-        let Models { writer, text, image, reader, light: _, judge } = models;
+        // What tells the light, and what writes other languages, is another identifier's, and has its part there.
+        let Models { writer, elsewhere: _, text, image, reader, light: _, judge } = models;
         let parts = [
             writer.as_deref().map(Part::Generator),
             text.as_deref().map(Part::Text),

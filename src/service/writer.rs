@@ -10,7 +10,7 @@ use super::ServiceError;
 use crate::{
     domain::{Moods, Polarity, ValidText, likeness},
     engine::{Finish, GenerateParams, Generation, Generator, Sampling},
-    registry::manifest::{GeneratorSpec, MoodSpec, TaskPrompt},
+    registry::manifest::{GeneratorSpec, Languages, MoodSpec, TaskPrompt},
     runtime::{PromptTokenizer, RuntimeError},
 };
 
@@ -54,14 +54,14 @@ impl Manner {
     }
 }
 
-/// An English text as a sentence that goes on: on one line, with its capitals, and without what closes it.
+/// A text as a sentence that goes on: on one line, with its capitals, and without what closes it.
 fn own_words(text: &str) -> String {
     let capital = |word: &'_ str| match word.strip_prefix('i') {
         Some(rest) if rest.is_empty() || rest.starts_with(['\'', '’']) => format!("I{rest}"),
         _ => word.to_owned(),
     };
     let line = text.split_whitespace().map(capital).collect::<Vec<_>>().join(" ");
-    let mut rest = line.trim_end_matches(['.', '!', '…', ',', ';', ':', ' ']).chars();
+    let mut rest = line.trim_end_matches(['.', '!', '…', ',', ';', ':', ' ', '。', '！', '，', '、']).chars();
     rest.next().into_iter().flat_map(char::to_uppercase).chain(rest).collect()
 }
 
@@ -99,6 +99,7 @@ pub struct Writer {
     mood: Option<MoodSpec>,
     /// The tokens by which it is read.
     watched: Arc<[u32]>,
+    languages: Languages,
     digest: String,
 }
 
@@ -126,7 +127,12 @@ impl Writer {
         let prompts = [prompt(&spec.tasks.positive)?, prompt(&spec.tasks.negative)?, prompt(&spec.tasks.reply)?];
         let (stop, mood) = (spec.stop_ids.clone().into(), spec.mood.clone());
         let watched = mood.as_ref().map(|mood| mood.tokens.as_slice().into()).unwrap_or_default();
-        Ok(Self { tokenizer, generator, prompts, stop, mood, watched, digest })
+        Ok(Self { tokenizer, generator, prompts, stop, mood, watched, languages: spec.languages, digest })
+    }
+
+    /// Whether it was taught to answer such texts, given whether they are in English.
+    pub fn writes(&self, english: bool) -> bool {
+        self.languages.include(english)
     }
 
     pub(super) fn digest(&self) -> &str {

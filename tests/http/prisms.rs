@@ -171,6 +171,23 @@ async fn a_light_that_the_own_classifier_cannot_tell_is_told_by_another() {
 }
 
 #[tokio::test]
+async fn a_text_in_another_language_is_answered_by_a_writer_that_was_taught_it() {
+    let server = Server::with(Setup { polyglot: true, ..Setup::default() });
+    let written = || ["double", "polyglot"].map(|name| server.metrics.model(name, "generator").generated_tokens.get());
+    for (path, text) in [(PRISMS, "It has rained all day."), (SUNSHINES, "We went to the lake.")] {
+        server.post(path, &json!({"text": text})).await.assert_ok();
+    }
+    let [english, other] = written();
+    assert!(english > 0 && other == 0, "{english} {other}");
+    for (path, text) in [(PRISMS, "Es hat den ganzen Tag geregnet."), (SUNSHINES, "昨日は湖に行きました。")]
+    {
+        server.post(path, &json!({"text": text})).await.assert_ok();
+    }
+    let [still, other] = written();
+    assert!(still == english && other > 0, "{still} {other}");
+}
+
+#[tokio::test]
 async fn harmful_input_is_answered_soberly() {
     let server = Server::new();
     // Surely harmful: nothing is generated. Likely harmful: nothing good could be made of it.

@@ -26,8 +26,8 @@ use dichroic::{
     },
     runtime::{Forward, JudgeTokenizer, PromptTokenizer, RuntimeError, WindowTokenizer},
     service::{
-        AnswerJudge, Company, ImageGuardian, Models, ReaderStages, ScoreCache, ScoreCacheOptions, ServiceOptions,
-        Services, TextGuardian, TextModel, TextReader, Writer,
+        AnswerJudge, Company, Elsewhere, ImageGuardian, Models, ReaderStages, ScoreCache, ScoreCacheOptions,
+        ServiceOptions, Services, TextGuardian, TextModel, TextReader, Writer,
     },
     telemetry::{Metrics, Traces},
 };
@@ -83,6 +83,8 @@ pub(crate) struct Setup {
     pub(crate) ensemble: bool,
     /// Whether what alpha writes is judged.
     pub(crate) judged: bool,
+    /// Whether alpha's writer was taught English alone, and another one, `polyglot` in metrics, answers other texts.
+    pub(crate) polyglot: bool,
 }
 
 impl Default for Setup {
@@ -106,6 +108,7 @@ impl Default for Setup {
             lent: false,
             ensemble: false,
             judged: false,
+            polyglot: false,
         }
     }
 }
@@ -305,7 +308,10 @@ fn models(folder: &Path, setup: &Setup, metrics: &Arc<Metrics>) -> BTreeMap<Mode
     let queue = setup.queue;
     let text = Arc::new(text_guardian(folder, setup, "double", !setup.dim, metrics));
     let alpha = Models {
-        writer: Some(Arc::new(writer(folder, queue, metrics))),
+        writer: Some(Arc::new(writer(folder, "double", setup.polyglot, queue, metrics))),
+        elsewhere: setup
+            .polyglot
+            .then(|| Elsewhere { writer: Arc::new(writer(folder, "polyglot", false, queue, metrics)), judge: None }),
         text: Some(Arc::clone(&text)),
         image: Some(Arc::new(image_guardian(setup, metrics))),
         reader: setup.reads.then(|| Arc::new(text_reader(queue, metrics))),
@@ -397,7 +403,7 @@ fn text_reader(queue: usize, metrics: &Arc<Metrics>) -> TextReader {
 fn answer_judge(folder: &Path, queue: usize, metrics: &Arc<Metrics>) -> AnswerJudge {
     let bundle = Bundle::open(&tokenizers::judge_bundle(folder)).unwrap();
     let batcher = stage("judge", queue, || Ok(Critic), metrics);
-    AnswerJudge::new(JudgeTokenizer::open(&bundle).unwrap(), batcher, "3".repeat(64))
+    AnswerJudge::new(JudgeTokenizer::open(&bundle).unwrap(), batcher, Languages::English, "3".repeat(64))
 }
 
 fn stage<F: Forward>(
@@ -410,12 +416,15 @@ fn stage<F: Forward>(
     Batcher::start(name, batching(queue), &factory, &metrics.model("double", name)).unwrap()
 }
 
-fn writer(folder: &Path, queue: usize, metrics: &Arc<Metrics>) -> Writer {
+fn writer(folder: &Path, name: &str, english: bool, queue: usize, metrics: &Arc<Metrics>) -> Writer {
     let bundle = Bundle::open(&tokenizers::generator_bundle(folder)).unwrap();
-    let model = metrics.model("double", "generator");
+    let model = metrics.model(name, "generator");
     let factory: dichroic::engine::Factory<Scribe> = Arc::new(|| Ok(Scribe::new()));
     let options = GeneratorOptions { capacity: queue, prefill_tokens: 16, lookup: None };
-    let generator = Generator::start("double", options, &factory, &model).unwrap();
-    let spec = bundle.manifest().generator.as_ref().unwrap();
-    Writer::new(PromptTokenizer::open(&bundle).unwrap(), generator, spec, bundle.digest().to_owned()).unwrap()
+    let generator = Generator::start(name, options, &factory, &model).unwrap();
+    let mut spec = bundle.manifest().generator.clone().unwrap();
+    if english {
+        spec.languages = Languages::English;
+    }
+    Writer::new(PromptTokenizer::open(&bundle).unwrap(), generator, &spec, bundle.digest().to_owned()).unwrap()
 }
