@@ -27,16 +27,14 @@ def build(source: dict[str, Path], recipe: dict, model_dir: Path, out: Path) -> 
     """Write model.onnx and tokenizer.json into `out`; return the manifest's part."""
     kind = encoder.backbone(recipe)
     tensors = encoder.merge(encoder.load_base(source[kind.weights]), load_file(model_dir / recipe["delta"]), HEADS)
-    return written(encoder.graph(tensors, kind, heads=HEADS), recipe, source, out)
+    return written(encoder.graph(tensors, kind, heads=HEADS), kind, source, out)
 
 
-def written(model: onnx.ModelProto, recipe: dict, source: Mapping[str, Path], out: Path) -> dict:
+def written(model: onnx.ModelProto, kind: encoder.Backbone, source: Mapping[str, Path], out: Path) -> dict:
     """Writes a judge's graph and its tokenizer into `out`; returns the manifest's part."""
-    kind = encoder.backbone(recipe)
     onnx.checker.check_model(model)
     graph_file.write(model, out / "model.onnx")
     encoder.write(out / "tokenizer.json", encoder.tokenizer(kind, source))
     return {
         **kind.special_ids, "text_tokens": TEXT_TOKENS, "answer_tokens": ANSWER_TOKENS, "verdicts": VERDICTS,
-        "languages": recipe.get("languages", "any"),
     }

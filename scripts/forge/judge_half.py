@@ -14,4 +14,4 @@ def build(source: dict[str, Path], recipe: dict, model_dir: Path, out: Path) -> 
     """As `judge.build`, of the same recipe."""
     kind = encoder.backbone(recipe)
     tensors = encoder.merge(encoder.load_base(source[kind.weights]), load_file(model_dir / recipe["delta"]), judge.HEADS)
-    return judge.written(halved(encoder.graph(tensors, kind, "float32", heads=judge.HEADS)), recipe, source, out)
+    return judge.written(halved(encoder.graph(tensors, kind, "float32", heads=judge.HEADS)), kind, source, out)

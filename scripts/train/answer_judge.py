@@ -3,8 +3,7 @@
 An encoder that reads a text with one answer to it, `cls text sep answer sep`, and tells how likely a reader finds the
 answer right: as a reply, a positive or a negative expression, each by a logit of its own. Of a text alone, `cls text sep`,
 three further logits tell its mood: good news, bad news, neither. Learns from answers of a generator's own that readers
-told apart (judge_data.READ, `sampled`, `sampled_more`) and from the judged moods of our lines; one that reads other languages than
-English also from right answers in those, and wrong ones made of them. A tenth of the judged
+told apart (judge_data.READ, `sampled`, `sampled_more`) and from the judged moods of our lines. A tenth of the judged
 texts, chosen by a hash, is kept aside. All randomness comes from `--seed`; an interrupted run goes on from its checkpoint.
 """
 
@@ -32,7 +31,7 @@ import text_data  # noqa: E402
 import training_run  # noqa: E402
 from forge import encoder  # noqa: E402
 from forge.judge import VERDICTS  # noqa: E402
-from judge_data import READ, Item, in_languages, judged, moods, told, told_apart, windows  # noqa: E402
+from judge_data import Item, judged, moods, told, told_apart, windows  # noqa: E402
 from text_model import Encoder, load_base  # noqa: E402
 
 
@@ -117,29 +116,29 @@ def planned(rows: Sequence[list[int]], batch: int, passes: float, seed: int) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--backbone", choices=sorted(READ), default="mpnet")
-    parser.add_argument("--base", type=Path, required=True, help="folder with the base weights of the backbone")
+    parser.add_argument("--base", type=Path, required=True, help="folder with the base weights of mpnet")
     parser.add_argument("--out", type=Path, required=True, help="delta to write")
     parser.add_argument("--start", type=Path, help="judge.safetensors to go on from")
-    parser.add_argument("--known", nargs="*", default=[], help="files of judged answers of which, as of all moods, a share is taken: that it has learned from, or that have many")
-    parser.add_argument("--share", type=float, default=1.0, help="that share, drawn by chance")
+    parser.add_argument("--known", nargs="*", default=[], help="with --start: files of judged answers that it has learned from")
+    parser.add_argument("--share", type=float, default=1.0, help="of what is known, and of all moods, so much is taken, drawn by chance")
     parser.add_argument("--frozen", type=int, default=4, help="lowest layers that stay as they are: less to compute, and to keep")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--passes", type=float, default=1.5)
     parser.add_argument("--look-every", type=int, default=200)
     training_run.add_options(parser, seed=260, rank=8, rate=5e-4, checkpoint_every=100)
     args = parser.parse_args()
+    if not args.start and (args.known or args.share < 1):
+        parser.error("--known and --share are for a run with --start")
     device, log, settings = training_run.begin(args)
 
-    kind = encoder.BACKBONES[args.backbone]
+    kind = encoder.BACKBONES["mpnet"]
     tokenizer = text_data.plain_tokenizer(kind, args.base)
     learned, aside = moods()
-    read = judged(READ[args.backbone])
-    everything = read + told_apart() + learned + (in_languages(args.seed) if args.backbone == "multilingual-e5" else [])
+    everything = judged() + told_apart() + learned
     items = [item for item in everything if not generator_data.judged_aside(item.text)]
     drawn = random.Random(args.seed)
     items = [item for item in items if item.file and item.file not in args.known or drawn.random() < args.share]
-    look = [item for item in read if generator_data.judged_aside(item.text)] + [item for item in aside if generator_data.judged_aside(item.text)]
+    look = [item for item in judged() if generator_data.judged_aside(item.text)] + [item for item in aside if generator_data.judged_aside(item.text)]
     rows, look_rows = windows(tokenizer, kind, items), windows(tokenizer, kind, look)
     plan = planned(rows, args.batch, args.passes, args.seed)
     log(f"{len(items)} items, {len(look)} kept aside, {len(plan)} steps of {args.batch}")

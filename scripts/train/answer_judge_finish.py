@@ -32,17 +32,16 @@ RANGED = 1200
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--delta", type=Path, required=True, help="what answer_judge.py has written")
-    parser.add_argument("--backbone", choices=sorted(judge_data.READ), default="mpnet")
-    parser.add_argument("--base", type=Path, required=True, help="folder with the base weights of the backbone")
+    parser.add_argument("--base", type=Path, required=True, help="folder with the base weights of mpnet")
     parser.add_argument("--out", type=Path, required=True, help="judge.safetensors to write")
     parser.add_argument("--seed", type=int, default=261)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
 
-    kind, files = encoder.BACKBONES[args.backbone], judge_data.READ[args.backbone]
+    kind = encoder.BACKBONES["mpnet"]
     tokenizer, base = text_data.plain_tokenizer(kind, args.base), encoder.load_base(args.base / kind.weights)
     delta = low_rank.packed(load_file(args.delta), bits=6)
-    items = judge_data.judged(files) + [item for side in judge_data.moods() for item in side]
+    items = judge_data.judged() + [item for side in judge_data.moods() for item in side]
     aside = [item for item in items if generator_data.judged_aside(item.text)]
     learned = [item for item in items if not generator_data.judged_aside(item.text)]
     sample = judge_data.windows(tokenizer, kind, random.Random(args.seed).sample(learned, RANGED))
@@ -54,7 +53,7 @@ def main() -> None:
         graph = encoder.graph(encoder.merge(base, delta, HEADS), kind, precision, heads=HEADS)
         found = Classifier(graph, kind.special_ids, tokenizer, args.threads).each(rows, "verdict")
         print(f"{precision}: {judge_data.told(found, aside)}", flush=True)
-        for file in files:
+        for file in judge_data.READ:
             of_file = [i for i, item in enumerate(aside) if item.file == file]
             print(f"{precision}, {file}: {judge_data.told(found[of_file], [aside[i] for i in of_file])}", flush=True)
     text_data.write(args.out, lambda path: save_file(delta, str(path)))

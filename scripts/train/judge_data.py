@@ -5,7 +5,6 @@ Splits: a tenth of the texts, chosen by a hash, is kept aside, in whatever file 
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,15 +20,10 @@ import text_data  # noqa: E402
 from forge import encoder  # noqa: E402
 from forge.judge import ANSWER_TOKENS, TEXT_TOKENS  # noqa: E402
 
-# Files of judged answers that a judge learns from, by its backbone: of the generators whose answers it judges, and where it
-# reads other languages than English, of which there is less, of all.
-READ = {"mpnet": ("judged", "judged_delta", "judged_more"), "multilingual-e5": generator_data.JUDGED}
+# Files of judged answers, of the generators whose answers are judged.
+READ = ("judged", "judged_delta", "judged_more")
 # Pairs of an answer that readers found right and one that they refused.
 TOLD_APART = ("sampled", "sampled_more")
-# Files of answers in other languages, all right: they teach beside wrong ones that are made of them.
-IN_LANGUAGES = ("answered_languages", "plain_languages")
-# What a wrong answer counts that was made by a rule, not read.
-MADE_WEIGHT = 0.5
 # What readers left open is rather wrong, and weighs half.
 WORTH = {"right": (1.0, 1.0), "doubtful": (0.35, 0.5), "wrong": (0.0, 1.0)}
 # In the order of the verdicts of moods.
@@ -49,11 +43,11 @@ class Item:
     file: str = ""
 
 
-def judged(files: Sequence[str], folder: Path = text_data.AUTHORED) -> list[Item]:
+def judged(folder: Path = text_data.AUTHORED) -> list[Item]:
     """Every answer that readers judged, file by file and text by text."""
     return [
         Item(text, answer, task, WORTH[verdict][:1], WORTH[verdict][1], file)
-        for file in files
+        for file in READ
         for text, found in generator_data.judged(file, folder)
         for task, name in enumerate(generator_data.TASKS)
         for verdict in WORTH
@@ -70,28 +64,6 @@ def told_apart() -> list[Item]:
             for answer, right in ((example.answers[name], 1.0), *((said, 0.0) for said in refused)):
                 found[example.text, answer, task] = Item(example.text, answer, task, (right,))
     return list(found.values())
-
-
-def in_languages(seed: int) -> list[Item]:
-    """The answers of IN_LANGUAGES, wrong ones made of them (an expression in the other light, a reply to another text), and
-    the moods that were written beside them.
-    """
-    examples = generator_data.split(generator_data.written(names=IN_LANGUAGES))[0]
-    rng = random.Random(seed)
-    others: dict[str, list[str]] = {}
-    for example in examples:
-        others.setdefault(example.lang, []).append(example.answers.get("reply", ""))
-    found = []
-    for example in examples:
-        said = [example.answers.get(name, "") for name in generator_data.TASKS]
-        positive, negative, _ = said
-        for task, (right, wrong) in enumerate(zip(said, (negative, positive, rng.choice(others[example.lang])))):
-            if right and wrong and right != wrong:
-                found.append(Item(example.text, right, task, (1.0,), MADE_WEIGHT, example.source))
-                found.append(Item(example.text, wrong, task, (0.0,), MADE_WEIGHT, example.source))
-    texts = {example.text for example in examples}
-    lines = [line for name in IN_LANGUAGES for line in text_data.authored_lines(text_data.AUTHORED, name)]
-    return found + [Item(line["text"], "", None, MOOD_OF[line["mood"]]) for line in lines if "mood" in line and line["text"] in texts]
 
 
 def moods() -> tuple[list[Item], list[Item]]:

@@ -151,25 +151,6 @@ EMPHASIS: dict[str, dict[str, float]] = {
         "authored/unnamed": 10.0, "authored/groups": 3.0, "authored/direct": 2.0, "read": 2.0, "madlibs-identity": 1.5,
         "hatemoji-build": 1.5, "authored/everyday": 2.0, "authored/borders": 1.5,
     },
-    # The same, for a vocabulary that knows other languages.
-    "unnamed_languages": {
-        "authored/unnamed": 8.0,
-        "authored/unnamed_languages": 60.0,
-        "authored/groups": 1.5,
-        "authored/edges_languages": 10.0,
-        "authored/east_asian": 8.0,
-        "authored/european": 8.0,
-        "authored/languages_more": 8.0,
-        "authored/borders_languages": 8.0,
-        "authored/neighbours_languages": 8.0,
-        "authored/wounds_languages": 10.0,
-        "authored/dangers_languages": 10.0,
-        "authored/crises_languages": 10.0,
-        "authored/everyday": 3.0,
-        "authored/multilingual": 3.0,
-        "made/words": 2.0,
-        "cold-zh": 4.0,
-    },
     # For the last part of a run: what the first leaves weak.
     "fine": {
         "authored/special": 2.0,

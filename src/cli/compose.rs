@@ -23,8 +23,8 @@ use crate::{
         LineRecogniser, PromptTokenizer, Runtime, RuntimeError, TextClassifier, TextDetector, WindowTokenizer,
     },
     service::{
-        AnswerJudge, Company, Elsewhere, ImageGuardian, Models, ReaderStages, ScoreCache, ScoreCacheOptions,
-        ServiceOptions, Services, TextGuardian, TextModel, TextReader, Writer,
+        AnswerJudge, Company, ImageGuardian, Models, ReaderStages, ScoreCache, ScoreCacheOptions, ServiceOptions,
+        Services, TextGuardian, TextModel, TextReader, Writer,
     },
     telemetry::Metrics,
 };
@@ -91,16 +91,13 @@ fn lend_light(models: &mut BTreeMap<ModelId, Models>) {
 }
 
 /// Has the texts that the writer of an identifier was not taught to answer, those in other languages, answered by the
-/// first writer here that was, before its own judge.
+/// first writer here that was.
 fn lend_writer(models: &mut BTreeMap<ModelId, Models>) {
-    let taught = |models: &Models| {
-        let writer = models.writer.clone().filter(|writer| writer.writes(false))?;
-        Some(Elsewhere { writer, judge: models.judge.clone() })
-    };
+    let taught = |models: &Models| models.writer.clone().filter(|writer| writer.writes(false));
     let Some(lender) = models.values().find_map(taught) else { return };
     for borrower in models.values_mut() {
         let untaught = borrower.writer.as_ref().is_some_and(|writer| !writer.writes(false));
-        borrower.elsewhere = untaught.then(|| lender.clone());
+        borrower.elsewhere = untaught.then(|| Arc::clone(&lender));
     }
 }
 
@@ -361,8 +358,7 @@ impl<'a> Composer<'a> {
         let policy = BatchPolicy { budget: UNMEASURED_TOKENS, items: BATCH_TEXTS, wait: Duration::ZERO };
         let stage = Stage { name: "judge", capacity: self.config.text_queue, policy, open: runtime::AnswerJudge::open };
         let batcher = self.stage(id, bundle, &stage)?;
-        let spec = bundle.manifest().answer_judge.as_ref().context("the manifest has no answer_judge part")?;
-        Ok(AnswerJudge::new(JudgeTokenizer::open(bundle)?, batcher, spec.languages, bundle.digest().to_owned()))
+        Ok(AnswerJudge::new(JudgeTokenizer::open(bundle)?, batcher, bundle.digest().to_owned()))
     }
 
     fn stage<F: Forward>(

@@ -239,7 +239,7 @@ pub struct TextClassifierSpec {
     pub elsewhere: Option<ModelId>,
 }
 
-/// What a classifier or a judge can read, or a generator write.
+/// What a classifier can read, or a generator write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Languages {
@@ -431,9 +431,6 @@ pub struct AnswerJudgeSpec {
     pub answer_tokens: usize,
     /// Order of the `verdict` output; must be [`VERDICTS`].
     pub verdicts: [String; 6],
-    /// The languages of which it was taught to judge answers.
-    #[serde(default, skip_serializing_if = "Languages::is_any")]
-    pub languages: Languages,
 }
 
 /// What a judge of answers tells, as logits: of an answer how right it is as an expression in either light or as a reply,

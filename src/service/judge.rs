@@ -1,6 +1,6 @@
 //! The judge of answers behind its batcher: a text and what was written of it in, how right that is out.
 //!
-//! Owns which texts are judged: those in languages that it was taught. What follows from a verdict is for whoever checks
+//! Owns which texts are judged: English ones, of which it has learned. What follows from a verdict is for whoever checks
 //! answers. Runs on the async threads; a text and an answer are short enough to be tokenised there.
 
 use std::time::{Duration, Instant};
@@ -9,7 +9,6 @@ use super::{ServiceError, in_portions, language, writer::Task};
 use crate::{
     domain::{Moods, Polarity},
     engine::Batcher,
-    registry::manifest::Languages,
     runtime::{JudgeTokenizer, RuntimeError, Said, Window},
 };
 
@@ -17,7 +16,6 @@ use crate::{
 pub struct AnswerJudge {
     tokenizer: JudgeTokenizer,
     batcher: Batcher<Window, Said>,
-    languages: Languages,
     digest: String,
 }
 
@@ -31,13 +29,8 @@ pub(super) struct Opinion {
 
 impl AnswerJudge {
     /// `tokenizer` and `batcher` are made from the bundle of this digest.
-    pub fn new(
-        tokenizer: JudgeTokenizer,
-        batcher: Batcher<Window, Said>,
-        languages: Languages,
-        digest: String,
-    ) -> Self {
-        Self { tokenizer, batcher, languages, digest }
+    pub fn new(tokenizer: JudgeTokenizer, batcher: Batcher<Window, Said>, digest: String) -> Self {
+        Self { tokenizer, batcher, digest }
     }
 
     pub(super) fn digest(&self) -> &str {
@@ -62,7 +55,7 @@ impl AnswerJudge {
         answers: impl IntoIterator<Item = (Task, &'a str)>,
         deadline: Instant,
     ) -> Result<Option<Opinion>, ServiceError> {
-        if !self.languages.include(language::is_english(text)) {
+        if !language::is_english(text) {
             return Ok(None);
         }
         let alone = self.tokenizer.text(text).map_err(|error| broken(&error))?;

@@ -1,9 +1,6 @@
 //! How an answer that failed a check is made again: drawn, begun, or joined to the text's own words, by what that tells.
 
-use super::{
-    language,
-    writer::{Manner, Task},
-};
+use super::writer::{Manner, Task};
 use crate::domain::{Moods, ValidText};
 
 /// Candidates of the one regeneration, as rows of one batch, beside those of a reply that are begun by the mood. They take as
@@ -39,21 +36,17 @@ pub(super) fn manners(text: &ValidText, task: Task, reason: &str, moods: Option<
     };
     let drawn = (before + 1..=before + candidates).map(|number| Manner::Drawn(temperature(number), number));
     // "Really?!" and "Is it late? :)" ask, too.
-    let last = text.as_str().trim_end_matches(|sign: char| !sign.is_alphanumeric() && !matches!(sign, '?' | '？'));
-    let asks = last.ends_with(['?', '？']);
-    let language = language::of(text.as_str());
+    let asks = text.as_str().trim_end_matches(|sign: char| !sign.is_alphanumeric() && sign != '?').ends_with('?');
     let begun = |openings: &[&'static str]| openings.iter().copied().map(Manner::Begun).collect::<Vec<_>>();
     match (task, moods) {
-        (Task::Reply, Some(moods)) if judged => {
-            begun(&moods.openings(language, asks)).into_iter().chain(drawn).collect()
-        }
+        (Task::Reply, Some(moods)) if judged => begun(&moods.openings(asks)).into_iter().chain(drawn).collect(),
         // What is glad of bad news is so again, however it is drawn.
         (Task::Reply, Some(moods)) if reason == "polarity" => {
             moods.instead_of_gladness().map_or_else(|| drawn.collect(), |openings| begun(&openings))
         }
         // Most that a judge refuses is an attitude that does not fit. A question is not said over with one.
         (Task::Express(polarity), Some(moods)) if judged && !asks && can_be_joined(text.as_str(), reason) => {
-            let [likeliest, next] = moods.joins(language, polarity);
+            let [likeliest, next] = moods.joins(polarity);
             let freely = Manner::Joined(likeliest, Some((FREE, 1)));
             let attitudes = [Manner::Joined(likeliest, None), freely, Manner::Joined(next, None)];
             attitudes.into_iter().chain(drawn.take(1)).collect()

@@ -109,8 +109,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 pub struct Models {
     /// Writes expressions and replies.
     pub writer: Option<Arc<Writer>>,
-    /// Who does it instead where `writer` was not taught the language of the text.
-    pub elsewhere: Option<Elsewhere>,
+    /// Writes them instead where `writer` was not taught the language of the text: the writer of another identifier.
+    pub elsewhere: Option<Arc<Writer>>,
     /// Moderates texts, and guards what the writer writes.
     pub text: Option<Arc<TextGuardian>>,
     /// Moderates pictures by what they show.
@@ -121,15 +121,6 @@ pub struct Models {
     /// the same writer.
     pub light: Option<Arc<TextGuardian>>,
     /// Tells right answers of the writer from wrong ones.
-    pub judge: Option<Arc<AnswerJudge>>,
-}
-
-/// The writer of another identifier.
-#[derive(Clone)]
-pub struct Elsewhere {
-    /// Writes expressions and replies.
-    pub writer: Arc<Writer>,
-    /// Tells right answers of that writer from wrong ones.
     pub judge: Option<Arc<AnswerJudge>>,
 }
 
@@ -292,11 +283,8 @@ impl Services {
             return Err(ServiceError::ModelNotInstalled);
         };
         let taught = || writer.writes(language::is_english(text.as_str()));
-        let (writer, judge) = match models.elsewhere.as_ref().filter(|_| !taught()) {
-            Some(elsewhere) => (&elsewhere.writer, &elsewhere.judge),
-            None => (writer, &models.judge),
-        };
-        let (light, judge) = (models.light.as_deref(), judge.as_deref());
+        let writer = models.elsewhere.as_ref().filter(|_| !taught()).unwrap_or(writer);
+        let (light, judge) = (models.light.as_deref(), models.judge.as_deref());
         Ok(prism::Desk { writer, guardian, light, judge, metrics: &self.metrics })
     }
 

@@ -365,11 +365,10 @@ async fn assessed(
         }
         None => None,
     };
-    let english = language::is_english(text.as_str());
     let read = opinion.as_ref().map(|opinion| opinion.moods);
-    // A writer reads it of English texts alone, and how answers begin is known in our languages.
-    let moods = moods.or(read).or_else(|| answers.iter().find_map(|answer| answer.moods).filter(|_| english));
-    let moods = moods.filter(|_| english || language::of(text.as_str()) != Language::English);
+    let moods = moods.or(read).or_else(|| answers.iter().find_map(|answer| answer.moods));
+    // It was learned of English texts, and how replies begin is known of English ones.
+    let moods = moods.filter(|_| language::is_english(text.as_str()));
     let mut verdicts = opinion.map_or_else(Vec::new, |opinion| opinion.right).into_iter();
     let right = bounds.into_iter().map(|least| Some(Right { least: least?, probability: verdicts.next()? }));
     let candidates = tries.iter().zip(answers).zip(judgements).zip(right).map(|(((one, answer), judgement), right)| {

@@ -54,14 +54,14 @@ impl Manner {
     }
 }
 
-/// A text as a sentence that goes on: on one line, with its capitals, and without what closes it.
+/// An English text as a sentence that goes on: on one line, with its capitals, and without what closes it.
 fn own_words(text: &str) -> String {
     let capital = |word: &'_ str| match word.strip_prefix('i') {
         Some(rest) if rest.is_empty() || rest.starts_with(['\'', '’']) => format!("I{rest}"),
         _ => word.to_owned(),
     };
     let line = text.split_whitespace().map(capital).collect::<Vec<_>>().join(" ");
-    let mut rest = line.trim_end_matches(['.', '!', '…', ',', ';', ':', ' ', '。', '！', '，', '、']).chars();
+    let mut rest = line.trim_end_matches(['.', '!', '…', ',', ';', ':', ' ']).chars();
     rest.next().into_iter().flat_map(char::to_uppercase).chain(rest).collect()
 }
 

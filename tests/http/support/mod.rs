@@ -26,8 +26,8 @@ use dichroic::{
     },
     runtime::{Forward, JudgeTokenizer, PromptTokenizer, RuntimeError, WindowTokenizer},
     service::{
-        AnswerJudge, Company, Elsewhere, ImageGuardian, Models, ReaderStages, ScoreCache, ScoreCacheOptions,
-        ServiceOptions, Services, TextGuardian, TextModel, TextReader, Writer,
+        AnswerJudge, Company, ImageGuardian, Models, ReaderStages, ScoreCache, ScoreCacheOptions, ServiceOptions,
+        Services, TextGuardian, TextModel, TextReader, Writer,
     },
     telemetry::{Metrics, Traces},
 };
@@ -309,9 +309,7 @@ fn models(folder: &Path, setup: &Setup, metrics: &Arc<Metrics>) -> BTreeMap<Mode
     let text = Arc::new(text_guardian(folder, setup, "double", !setup.dim, metrics));
     let alpha = Models {
         writer: Some(Arc::new(writer(folder, "double", setup.polyglot, queue, metrics))),
-        elsewhere: setup
-            .polyglot
-            .then(|| Elsewhere { writer: Arc::new(writer(folder, "polyglot", false, queue, metrics)), judge: None }),
+        elsewhere: setup.polyglot.then(|| Arc::new(writer(folder, "polyglot", false, queue, metrics))),
         text: Some(Arc::clone(&text)),
         image: Some(Arc::new(image_guardian(setup, metrics))),
         reader: setup.reads.then(|| Arc::new(text_reader(queue, metrics))),
@@ -403,7 +401,7 @@ fn text_reader(queue: usize, metrics: &Arc<Metrics>) -> TextReader {
 fn answer_judge(folder: &Path, queue: usize, metrics: &Arc<Metrics>) -> AnswerJudge {
     let bundle = Bundle::open(&tokenizers::judge_bundle(folder)).unwrap();
     let batcher = stage("judge", queue, || Ok(Critic), metrics);
-    AnswerJudge::new(JudgeTokenizer::open(&bundle).unwrap(), batcher, Languages::English, "3".repeat(64))
+    AnswerJudge::new(JudgeTokenizer::open(&bundle).unwrap(), batcher, "3".repeat(64))
 }
 
 fn stage<F: Forward>(
