@@ -473,7 +473,10 @@ def test_build_writes_both_files_and_the_manifest_part(tmp_path: Path) -> None:
         "vocab": 320,
         "window": 64,
         "stop_ids": [2],
+        "languages": "any",
     }
+    part = decoder.build({"gguf": path}, recipe | {"languages": "english"}, tmp_path, out)
+    assert part["languages"] == "english"
 
 
 def test_how_moods_are_read_goes_into_the_manifest(tmp_path: Path) -> None:
