@@ -148,6 +148,15 @@ def test_the_multilingual_model_keeps_to_the_language_of_the_text_in_joy_and_dis
         assert not judged["flagged"], (language, answer, judged)
 
 
+@needs_multilingual
+@pytest.mark.parametrize("language", ["de", "ja"])
+def test_in_other_languages_every_model_answers_with_the_words_of_the_multilingual_one(server: Running, language: str) -> None:
+    text = LANGUAGES[language][4]
+    told = answers_to(server, text, MULTILINGUAL)
+    for model in MODELS:
+        assert answers_to(server, text, model) == told, (language, model)
+
+
 def answers_to(server: Running, text: str, model: str) -> list[str]:
     """Both expressions and the reply."""
     prism = server.post("/v1/prisms/text", {"text": text, "model": model})
