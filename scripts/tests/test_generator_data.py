@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import json
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "train"))
 
 import generator_data  # noqa: E402
+import generator_vocabulary  # noqa: E402
 import text_data  # noqa: E402
 
 
@@ -62,3 +64,9 @@ def test_a_tenth_of_the_judged_texts_is_kept_aside():
     train, aside = generator_data.split(generator_data.written(names=["judged"]))
     assert 0.08 < len(aside) / (len(aside) + len(train)) < 0.12
     assert not {example.text for example in train} & {example.text for example in aside}
+
+
+def test_the_vocabulary_is_counted_over_plain_and_packed_lines(tmp_path: Path) -> None:
+    (tmp_path / "one.jsonl.bz2").write_bytes(bz2.compress(b'{"text": "a b", "reply": "c", "note": "x"}\n'))
+    (tmp_path / "two.jsonl").write_text('{"text": "d", "positive": {"right": ["x"]}}\n', encoding="utf-8")
+    assert list(generator_vocabulary.texts(generator_vocabulary.written(tmp_path))) == ["a b", "c", "d"]
