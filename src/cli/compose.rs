@@ -50,6 +50,8 @@ const UNMEASURED_TOKENS: usize = 512;
 const GUESSED_ROWS: usize = 4;
 /// Tokens that are guessed at once.
 const GUESSED_TOKENS: usize = 4;
+/// Its generator answers what the others were not taught.
+const MULTILINGUAL: ModelId = ModelId::Gamma;
 
 /// The runtime on what the settings choose, and where they leave it open why that is no GPU.
 ///
@@ -90,11 +92,11 @@ fn lend_light(models: &mut BTreeMap<ModelId, Models>) {
     }
 }
 
-/// Has the texts that the writer of an identifier was not taught to answer, those in other languages, answered by the
-/// first writer here that was.
+/// Has the texts that the writer of an identifier was not taught to answer, those in other languages, answered by that of
+/// the multilingual identifier. By no other one: what an added generator can write, nobody here knows.
 fn lend_writer(models: &mut BTreeMap<ModelId, Models>) {
-    let taught = |models: &Models| models.writer.clone().filter(|writer| writer.writes(false));
-    let Some(lender) = models.values().find_map(taught) else { return };
+    let lender = models.get(&MULTILINGUAL).and_then(|models| models.writer.clone());
+    let Some(lender) = lender.filter(|writer| writer.writes(false)) else { return };
     for borrower in models.values_mut() {
         let untaught = borrower.writer.as_ref().is_some_and(|writer| !writer.writes(false));
         borrower.elsewhere = untaught.then(|| Arc::clone(&lender));
