@@ -18,9 +18,9 @@ use dichroic::{
         sequence::SequenceClassifier,
     },
     runtime::{
-        Decode, Decoder, Forward, GeneratorGraph, GrowingDecoder, ImageClassifier, LineOrientation, LinePixels,
-        LineRecogniser, PagePixels, Pixels, PromptTokenizer, Runtime, Step, TextClassifier, TextDetector, TextOutput,
-        Window, WindowTokenizer, ends,
+        Decode, Decoder, Forward, GeneratorGraph, GrowingDecoder, ImageClassifier, Instructions, LineOrientation,
+        LinePixels, LineRecogniser, PagePixels, Pixels, PromptTokenizer, Runtime, Step, TextClassifier, TextDetector,
+        TextOutput, Window, WindowTokenizer, ends,
     },
     telemetry::Metrics,
 };
@@ -30,6 +30,11 @@ use sha2::{Digest as _, Sha256};
 
 fn runtime() -> Runtime {
     Runtime::load(Path::new("runtime/libonnxruntime.so"), 2).expect("run `make setup` first")
+}
+
+/// The runtime with operators of ours, by each kind of instructions that this processor has.
+fn with_ours() -> impl Iterator<Item = Runtime> {
+    Instructions::of_this_processor().map(|instructions| runtime().with_instructions(Some(instructions)))
 }
 
 fn bundle(name: &str) -> Bundle {
@@ -629,18 +634,31 @@ fn bits_of(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-// Where the processor lacks the instructions, both sides are ONNX Runtime's own.
+// Where the processor lacks the instructions there are none of ours.
 #[test]
 fn products_of_ours_are_those_of_the_library() {
     for bits in [4, 8] {
         for count in [1, 2, 3, 4, 7, 20] {
             let rows = rows_of_numbers(count);
-            let (ours, _) = product(&runtime(), bits, &rows);
-            let (theirs, replaced) = product(&runtime().with_its_own_products(), bits, &rows);
+            let (theirs, replaced) = product(&runtime().with_instructions(None), bits, &rows);
             assert!(!replaced);
-            close(&ours, &theirs);
-            assert_eq!(ours.len(), count * 40);
+            for runtime in with_ours() {
+                let (ours, is_ours) = product(&runtime, bits, &rows);
+                assert!(is_ours);
+                close(&ours, &theirs);
+                assert_eq!(ours.len(), count * 40);
+            }
         }
+    }
+}
+
+// Sums of whole numbers are exact, and what follows is done in one order.
+#[test]
+fn products_of_ours_have_the_same_bits_by_all_instructions() {
+    for bits in [4, 8] {
+        let rows = rows_of_numbers(7);
+        let all: Vec<_> = with_ours().map(|runtime| bits_of(&product(&runtime, bits, &rows).0)).collect();
+        assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "{bits} bits");
     }
 }
 
@@ -648,12 +666,10 @@ fn products_of_ours_are_those_of_the_library() {
 fn a_product_of_ours_gives_a_row_the_same_bits_in_any_company() {
     for bits in [4, 8] {
         let rows = rows_of_numbers(21);
-        let (together, is_ours) = product(&runtime(), bits, &rows);
-        for (row, expected) in rows.chunks(96).zip(together.chunks(40)) {
-            let (alone, _) = product(&runtime(), bits, row);
-            close(&alone, expected);
-            if is_ours {
-                assert_eq!(bits_of(&alone), bits_of(expected), "{bits} bits");
+        for runtime in with_ours() {
+            let (together, _) = product(&runtime, bits, &rows);
+            for (row, expected) in rows.chunks(96).zip(together.chunks(40)) {
+                assert_eq!(bits_of(&product(&runtime, bits, row).0), bits_of(expected), "{bits} bits");
             }
         }
     }
@@ -676,14 +692,15 @@ fn norms_and_gates_of_ours_are_those_of_the_library() {
     for gate in ["QuickGelu", "FastGelu"] {
         for count in [1, 3, 8, 300] {
             let rows: Vec<f32> = rows_of_numbers(count.max(3)).into_iter().take(count * 32).collect();
-            let (out, sum, is_ours) = feed_forward(&runtime(), gate, &rows);
-            let (their_out, their_sum, replaced) = feed_forward(&runtime().with_its_own_products(), gate, &rows);
+            let (their_out, their_sum, replaced) = feed_forward(&runtime().with_instructions(None), gate, &rows);
             assert!(!replaced);
-            close(&sum, &their_sum);
-            close(&out, &their_out);
-            assert_eq!((out.len(), sum.len()), (count * 16, count * 32));
-            let (alone, alone_sum, _) = feed_forward(&runtime(), gate, &rows[..32]);
-            if is_ours {
+            for runtime in with_ours() {
+                let (out, sum, is_ours) = feed_forward(&runtime, gate, &rows);
+                assert!(is_ours);
+                close(&sum, &their_sum);
+                close(&out, &their_out);
+                assert_eq!((out.len(), sum.len()), (count * 16, count * 32));
+                let (alone, alone_sum, _) = feed_forward(&runtime, gate, &rows[..32]);
                 assert_eq!((bits_of(&alone), bits_of(&alone_sum)), (bits_of(&out[..16]), bits_of(&sum[..32])));
             }
         }
@@ -785,32 +802,33 @@ fn an_attention_of_ours_is_that_of_the_library() {
             let rows = attention.tokens(past.len() * tokens);
             let (keys, values) = (attention.cache(past.len()), attention.cache(past.len()));
             let pass = |runtime: &Runtime| attention.pass(runtime, past, &rows, &keys, &values);
-            let (ours, theirs) = (pass(&runtime()), pass(&runtime().with_its_own_products()));
+            let theirs = pass(&runtime().with_instructions(None));
             assert!(!theirs.ours);
-            close(&ours.out, &theirs.out);
-            let after: Vec<usize> = past.iter().map(|past| past + tokens).collect();
-            close(&attention.filled(&ours.keys, &after), &attention.filled(&theirs.keys, &after));
-            close(&attention.filled(&ours.values, &after), &attention.filled(&theirs.values, &after));
-            assert_eq!(ours.out.len(), past.len() * tokens * attention.widths.0);
+            for runtime in with_ours() {
+                let ours = pass(&runtime);
+                assert!(ours.ours);
+                close(&ours.out, &theirs.out);
+                let after: Vec<usize> = past.iter().map(|past| past + tokens).collect();
+                close(&attention.filled(&ours.keys, &after), &attention.filled(&theirs.keys, &after));
+                close(&attention.filled(&ours.values, &after), &attention.filled(&theirs.values, &after));
+                assert_eq!(ours.out.len(), past.len() * tokens * attention.widths.0);
+            }
         }
     }
 }
 
 #[test]
 fn an_attention_of_ours_gives_a_token_the_same_bits_in_a_prompt_and_in_a_step() {
-    for attention in ATTENTIONS {
+    for (attention, runtime) in ATTENTIONS.iter().flat_map(|attention| with_ours().map(move |ours| (attention, ours))) {
         let (tokens, empty) = (attention.tokens(7), attention.cache(1));
-        let together = attention.pass(&runtime(), &[0], &tokens, &empty, &empty);
+        let together = attention.pass(&runtime, &[0], &tokens, &empty, &empty);
         let (mut keys, mut values, mut out) = (empty.clone(), empty, Vec::new());
         for (past, token) in tokens.chunks(attention.width()).enumerate() {
-            let step = attention.pass(&runtime(), &[past], token, &keys, &values);
+            let step = attention.pass(&runtime, &[past], token, &keys, &values);
             (keys, values) = (step.keys, step.values);
             out.extend(step.out);
         }
-        close(&out, &together.out);
-        if together.ours {
-            assert_eq!(bits_of(&out), bits_of(&together.out), "{}", attention.name);
-        }
+        assert_eq!(bits_of(&out), bits_of(&together.out), "{}", attention.name);
     }
 }
 
@@ -844,16 +862,18 @@ fn encoded(runtime: &Runtime, workers: usize, size: u8, texts: &[Vec<i64>]) -> E
     Encoded { states: of_texts.collect(), harm: numbers("harm"), ours }
 }
 
-// Where the processor lacks the instructions, both sides are ONNX Runtime's own.
 #[test]
 fn layers_of_ours_say_what_the_librarys_nodes_say() {
     for size in [16, 32, 64] {
-        let ours = encoded(&runtime(), 1, size, &tiny_texts());
-        let theirs = encoded(&runtime().with_its_own_products(), 1, size, &tiny_texts());
+        let theirs = encoded(&runtime().with_instructions(None), 1, size, &tiny_texts());
         assert!(!theirs.ours);
-        close(&ours.harm, &theirs.harm);
-        for (ours, theirs) in ours.states.iter().zip(&theirs.states) {
-            close(ours, theirs);
+        for runtime in with_ours() {
+            let ours = encoded(&runtime, 1, size, &tiny_texts());
+            assert!(ours.ours);
+            close(&ours.harm, &theirs.harm);
+            for (ours, theirs) in ours.states.iter().zip(&theirs.states) {
+                close(ours, theirs);
+            }
         }
     }
 }
@@ -865,11 +885,10 @@ fn a_layer_of_ours_gives_a_text_the_same_bits_in_any_company() {
     for size in [16, 32, 64] {
         // The threads share the rows of one, and two have a thread each.
         for workers in [1, 2] {
-            let together = encoded(&runtime(), workers, size, &texts);
-            for (text, expected) in texts.iter().zip(&together.states) {
-                let alone = encoded(&runtime(), 2, size, std::slice::from_ref(text));
-                close(&alone.states[0], expected);
-                if together.ours {
+            for runtime in with_ours() {
+                let together = encoded(&runtime, workers, size, &texts);
+                for (text, expected) in texts.iter().zip(&together.states) {
+                    let alone = encoded(&runtime, 2, size, std::slice::from_ref(text));
                     assert_eq!(bits_of(&alone.states[0]), bits_of(expected), "heads of {size}, {} tokens", text.len());
                 }
             }

@@ -20,8 +20,8 @@ use ort::{
 use super::{
     RuntimeError,
     encoder::{self, Kernels},
-    kv,
-    products::{self, Instructions},
+    instructions::Instructions,
+    kv, products,
 };
 use crate::domain::Device;
 
@@ -40,8 +40,8 @@ pub struct Runtime {
     environment: Environment,
     threads: usize,
     device: Device,
-    /// Whether operators of ours may stand for ONNX Runtime's.
-    ours: bool,
+    /// What operators of ours, which stand for ONNX Runtime's, are to compute with; none where none are to stand.
+    ours: Option<Instructions>,
 }
 
 impl Runtime {
@@ -57,13 +57,15 @@ impl Runtime {
                 Err(RuntimeError::Library(format!("{} is no ONNX Runtime of a fitting version", path.display())))
             })
         });
-        environment.clone().map(|environment| Self { environment, threads, device: Device::Cpu, ours: true })
+        let ours = Instructions::of_this_processor().next();
+        environment.clone().map(|environment| Self { environment, threads, device: Device::Cpu, ours })
     }
 
-    /// The same runtime with ONNX Runtime's own operators alone, in generators and text classifiers.
+    /// The same runtime with operators of ours by these instructions, which this processor has to have, instead of by the
+    /// best; without any, with ONNX Runtime's own alone, in generators and text classifiers.
     #[must_use]
-    pub fn with_its_own_products(self) -> Self {
-        Self { ours: false, ..self }
+    pub fn with_instructions(self, ours: Option<Instructions>) -> Self {
+        Self { ours, ..self }
     }
 
     /// The same runtime with a GPU for its sessions, the first that the process sees (`CUDA_VISIBLE_DEVICES` says which
@@ -76,7 +78,7 @@ impl Runtime {
         let device = |error: ort::Error| RuntimeError::Device(error.to_string());
         // Registering the provider loads its libraries; only a copy into a GPU's memory proves a driver and a GPU.
         Tensor::from_array(([1], vec![0.0_f32])).map_err(device)?.to(AllocationDevice::CUDA, 0).map_err(device)?;
-        Ok(Self { device: Device::Cuda, ours: false, ..self })
+        Ok(Self { device: Device::Cuda, ours: None, ..self })
     }
 
     /// What its sessions compute on.
@@ -114,9 +116,7 @@ impl Runtime {
     /// # Errors
     /// As [`Runtime::open`].
     pub fn open_generator(&self, graph: &Path) -> Result<(Session, bool), RuntimeError> {
-        let with = Instructions::of_this_processor();
-        let domain = with.map(|with| move |threads| products::domain(with, threads));
-        self.open_changed(graph, 1, products::with_products, domain, &PRODUCTS)
+        self.open_changed(graph, 1, products::with_products, products::domain, &PRODUCTS)
     }
 
     /// Opens a text classifier's graph as [`Runtime::open_awake`] does, with layers of ours ([`super::encoder`]) where the
@@ -125,7 +125,7 @@ impl Runtime {
     /// # Errors
     /// As [`Runtime::open`].
     pub fn open_classifier(&self, graph: &Path, workers: usize) -> Result<(Session, bool), RuntimeError> {
-        let domain = Kernels::of_this_processor().map(|with| move |threads| encoder::domain(with, threads));
+        let domain = |with, threads| encoder::domain(Kernels::of(with), threads);
         self.open_changed(graph, workers, encoder::with_whole_layers, domain, &LAYERS)
     }
 
@@ -136,20 +136,19 @@ impl Runtime {
         graph: &Path,
         workers: usize,
         change: fn(&[u8]) -> Option<Vec<u8>>,
-        domain: Option<impl Fn(usize) -> Result<OperatorDomain, ort::Error>>,
+        domain: impl Fn(Instructions, usize) -> Result<OperatorDomain, ort::Error>,
         known: &Mutex<bool>,
     ) -> Result<(Session, bool), RuntimeError> {
-        let domain = domain.filter(|_| self.ours);
-        let changed = domain.and_then(|domain| Some((domain, change(&fs::read(graph).ok()?)?)));
-        let Some((domain, changed)) = changed else {
+        let changed = self.ours.and_then(|with| Some((with, change(&fs::read(graph).ok()?)?)));
+        let Some((instructions, changed)) = changed else {
             return Ok((self.open_awake(graph, workers)?, false));
         };
-        tracing::debug!(graph = %graph.display(), "operators of ours");
+        tracing::debug!(graph = %graph.display(), ?instructions, "operators of ours");
         let threads = (self.threads / workers).max(1);
         let open = || {
             let folder = graph.parent().and_then(Path::to_str).ok_or_else(|| ort::Error::new("its path is no text"))?;
             self.builder(Some(threads))?
-                .with_operators(domain(threads)?)?
+                .with_operators(domain(instructions, threads)?)?
                 // The graph is in memory, and its weights lie beside the file that it is of.
                 .with_config_entry("session.model_external_initializers_file_folder_path", folder)?
                 .commit_from_memory(&changed)

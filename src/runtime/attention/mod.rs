@@ -1,16 +1,18 @@
 //! The attention of a generator: an operator of ours in place of ONNX Runtime's `GroupQueryAttention`.
 //!
-//! In a step a query meets some hundred keys, which is little to do; ONNX Runtime shares that out among threads, as products of
-//! matrices of one row, and rounds a token otherwise in a prompt than in a step. Here the queries of one key head go together, a
-//! vector holds a query's products with 16 keys, and what would take longer to share out than to do is not shared out
-//! (docs/performance.md has what that is worth). The arithmetic is that of `GroupQueryAttention` in single precision; a token's numbers do not depend on what is
-//! beside it, neither other rows nor other tokens of its pass.
+//! In a step a query meets some hundred keys, which is little to do; ONNX Runtime shares that out among threads, as products
+//! of matrices of one row, and rounds a token otherwise in a prompt than in a step. Here the queries of one key head go
+//! together, the sums of several keys are found at once, and what would take longer to share out than to do is not shared out
+//! (docs/performance.md has what that is worth). The arithmetic is that of `GroupQueryAttention` in single precision; a
+//! token's numbers do not depend on what is beside it, neither other rows nor other tokens of its pass.
 //!
 //! Owns the operator, and which nodes it stands for ([`replace`]). It comes with [`super::products`], and needs what these
 //! need; elsewhere `GroupQueryAttention` stays. Runs on the engine thread that runs the session, and on the session's own
 //! threads.
 
+mod avx2;
 mod avx512;
+mod kernels;
 
 use std::{collections::HashMap, f32::consts::LOG2_E, ops::Range, sync::Mutex};
 
@@ -20,6 +22,7 @@ use ort::{
 };
 
 use super::{
+    instructions::Instructions,
     nodes::{FLOAT, Graph, MICROSOFT, Node},
     wire::{field, put_bytes},
 };
@@ -78,6 +81,7 @@ fn ours(graph: &Graph<'_>, node: &Node<'_>) -> bool {
 
 /// The operator, for sessions of so many threads. Its kernels belong to one session, which runs one of them at a time.
 pub(super) struct Attention {
+    pub(super) instructions: Instructions,
     pub(super) threads: usize,
 }
 
@@ -130,6 +134,7 @@ impl Operator for Attention {
             interleaved: attribute("rotary_interleaved") == Some(1),
             // -1 is none.
             near: attribute("local_window_size").and_then(|size| usize::try_from(size).ok()).unwrap_or(usize::MAX),
+            instructions: self.instructions,
             threads: self.threads,
             queries: Vec::new(),
             weights: Vec::new(),
@@ -149,6 +154,7 @@ pub(super) struct Attending {
     interleaved: bool,
     /// How many tokens a query looks at, itself the last.
     near: usize,
+    instructions: Instructions,
     threads: usize,
     /// Rotated queries [batch, key heads, tokens, heads of a key head, width], and the weights of each part; kept.
     queries: Vec<f32>,
@@ -296,6 +302,10 @@ impl Attending {
             shares.push(Mutex::new((mine, weights)));
         }
         let near = self.near;
+        let gather = match self.instructions {
+            Instructions::Avx512Vnni => avx512::gather,
+            Instructions::Avx2 => avx2::gather,
+        };
         let one = |part: usize| {
             // Each is locked once, by whom it belongs to.
             let Some(Ok(mut own)) = shares.get(part).map(Mutex::lock) else { return };
@@ -309,7 +319,7 @@ impl Attending {
                 let seen = (before + start) * width..(before + end) * width;
                 let query = ((row * key_heads + head) * tokens + at) * group * width;
                 let queries = &queries[query..query + group * width];
-                avx512::gather(queries, &keys[seen.clone()], &values[seen], width, &mut weights, out);
+                gather(queries, &keys[seen.clone()], &values[seen], width, &mut weights, out);
             }
         };
         if parts == 1 {

@@ -9,15 +9,11 @@
 
 use std::{
     arch::x86_64::{
-        __m256, __m256i, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32,
-        _mm_movehdup_ps, _mm_movehl_ps, _mm_storeu_si128, _mm256_add_epi32, _mm256_add_ps, _mm256_adds_epi16,
-        _mm256_andnot_ps, _mm256_blendv_ps, _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_castsi256_si128,
-        _mm256_cvtepi32_ps, _mm256_cvtps_epi32, _mm256_div_ps, _mm256_extractf128_ps, _mm256_extracti128_si256,
-        _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_max_ps,
-        _mm256_min_ps, _mm256_mul_ps, _mm256_packs_epi32, _mm256_packus_epi16, _mm256_round_ps, _mm256_set1_epi16,
-        _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_storeu_si256, _mm256_sub_ps,
+        __m256i, _mm_storeu_si128, _mm256_add_epi32, _mm256_adds_epi16, _mm256_castsi256_si128, _mm256_cvtepi32_ps,
+        _mm256_cvtps_epi32, _mm256_extracti128_si256, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16,
+        _mm256_packs_epi32, _mm256_packus_epi16, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_storeu_si256,
     },
-    f32::consts::{LN_2, LOG2_E},
+    f32::consts::LOG2_E,
     ops::Range,
 };
 
@@ -27,19 +23,16 @@ use super::{
     layer::{Asked, Attention, Fours, Rounded},
     weights::{Line, Norm, Product, Rounding},
 };
-
-/// Numbers of a half of a vector.
-const HALF: usize = LANES / 2;
+use crate::runtime::vectors::avx2::{
+    HALF, Vector, add, by_sign, larger, load, magnitude, minus, over, power_of_two, smaller, splat, store, sum, times,
+    times_and,
+};
 
 /// Queries that an attention takes together: with two vectors of keys or values for each, half of the registers hold sums.
 const QUERIES: usize = 2;
 
 /// Keys whose sums with the queries an attention adds up together.
 const KEYS: usize = 4;
-
-/// 16 numbers.
-#[derive(Clone, Copy)]
-struct Vector(__m256, __m256);
 
 kernels!("avx2,fma");
 
@@ -131,111 +124,6 @@ fn transpose(rows: [&[f32; LANES]; LANES], into: &mut [[f32; LANES]; LANES]) {
     }
 }
 
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn splat(number: f32) -> Vector {
-    Vector(_mm256_set1_ps(number), _mm256_set1_ps(number))
-}
-
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn add(one: Vector, other: Vector) -> Vector {
-    Vector(_mm256_add_ps(one.0, other.0), _mm256_add_ps(one.1, other.1))
-}
-
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn minus(one: Vector, other: Vector) -> Vector {
-    Vector(_mm256_sub_ps(one.0, other.0), _mm256_sub_ps(one.1, other.1))
-}
-
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn times(one: Vector, other: Vector) -> Vector {
-    Vector(_mm256_mul_ps(one.0, other.0), _mm256_mul_ps(one.1, other.1))
-}
-
-/// The product of the first two, and the third.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn times_and(one: Vector, other: Vector, and: Vector) -> Vector {
-    Vector(_mm256_fmadd_ps(one.0, other.0, and.0), _mm256_fmadd_ps(one.1, other.1, and.1))
-}
-
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn over(one: Vector, other: Vector) -> Vector {
-    Vector(_mm256_div_ps(one.0, other.0), _mm256_div_ps(one.1, other.1))
-}
-
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn larger(one: Vector, other: Vector) -> Vector {
-    Vector(_mm256_max_ps(one.0, other.0), _mm256_max_ps(one.1, other.1))
-}
-
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn smaller(one: Vector, other: Vector) -> Vector {
-    Vector(_mm256_min_ps(one.0, other.0), _mm256_min_ps(one.1, other.1))
-}
-
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn magnitude(x: Vector) -> Vector {
-    let sign = _mm256_set1_ps(-0.0);
-    Vector(_mm256_andnot_ps(sign, x.0), _mm256_andnot_ps(sign, x.1))
-}
-
-/// The first where `x` is negative, elsewhere the second.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn by_sign(x: Vector, negative: Vector, other: Vector) -> Vector {
-    Vector(_mm256_blendv_ps(other.0, negative.0, x.0), _mm256_blendv_ps(other.1, negative.1, x.1))
-}
-
-/// The nearest whole number.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn nearest(x: Vector) -> Vector {
-    Vector(
-        _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x.0),
-        _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x.1),
-    )
-}
-
-/// `x` times 2 to so many, whole and from -126 to 0.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn scaled(x: Vector, power: Vector) -> Vector {
-    Vector(half_scaled(x.0, power.0), half_scaled(x.1, power.1))
-}
-
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn half_scaled(x: __m256, power: __m256) -> __m256 {
-    let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(power), _mm256_set1_epi32(127));
-    _mm256_mul_ps(x, _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent)))
-}
-
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn sum(x: Vector) -> f32 {
-    let all = _mm256_add_ps(x.0, x.1);
-    let four = _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps::<1>(all));
-    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
-}
-
-/// The first 16 numbers.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn numbers(values: &[f32]) -> Vector {
-    let values = &values[..LANES];
-    // SAFETY: there are 16 numbers.
-    unsafe { Vector(_mm256_loadu_ps(values.as_ptr()), _mm256_loadu_ps(values.as_ptr().add(HALF))) }
-}
-
 /// The first 8 whole numbers.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
@@ -268,16 +156,4 @@ fn codes(line: &[u8]) -> __m256i {
     let line = &line[..size_of::<Line>() / 2];
     // SAFETY: there are 32 bytes.
     unsafe { _mm256_loadu_si256(line.as_ptr().cast()) }
-}
-
-/// Into the first 16 places.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn store(places: &mut [f32], values: Vector) {
-    let places = &mut places[..LANES];
-    // SAFETY: there is place for 16 numbers.
-    unsafe {
-        _mm256_storeu_ps(places.as_mut_ptr(), values.0);
-        _mm256_storeu_ps(places.as_mut_ptr().add(HALF), values.1);
-    }
 }

@@ -6,17 +6,14 @@
 
 use std::{
     arch::x86_64::{
-        __m128, __m512, __m512i, _CMP_LT_OQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0, _MM_HINT_T1,
-        _mm_loadu_ps, _mm_prefetch, _mm_storeu_si128, _mm512_abs_ps, _mm512_add_ps, _mm512_adds_epi16,
+        __m128, __m512i, _MM_HINT_T0, _MM_HINT_T1, _mm_loadu_ps, _mm_prefetch, _mm_storeu_si128, _mm512_adds_epi16,
         _mm512_castpd_ps, _mm512_castps_pd, _mm512_castps_si512, _mm512_castps128_ps512, _mm512_castsi512_si128,
-        _mm512_cmp_ps_mask, _mm512_cvtepi32_ps, _mm512_cvtps_epi32, _mm512_div_ps, _mm512_dpbusd_epi32,
-        _mm512_extracti32x4_epi32, _mm512_fmadd_ps, _mm512_insertf32x4, _mm512_loadu_ps, _mm512_loadu_si512,
-        _mm512_mask_blend_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps, _mm512_packs_epi32, _mm512_packus_epi16,
-        _mm512_permutex2var_ps, _mm512_reduce_add_ps, _mm512_roundscale_ps, _mm512_scalef_ps, _mm512_set1_epi16,
-        _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_ps,
-        _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
+        _mm512_cvtepi32_ps, _mm512_cvtps_epi32, _mm512_dpbusd_epi32, _mm512_extracti32x4_epi32, _mm512_insertf32x4,
+        _mm512_loadu_si512, _mm512_packs_epi32, _mm512_packus_epi16, _mm512_permutex2var_ps, _mm512_set1_epi16,
+        _mm512_set1_epi32, _mm512_storeu_si512, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd,
+        _mm512_unpacklo_ps,
     },
-    f32::consts::{LN_2, LOG2_E},
+    f32::consts::LOG2_E,
     ops::Range,
     ptr,
     sync::LazyLock,
@@ -28,6 +25,10 @@ use super::{
     layer::{Asked, Attention, Fours, Rounded},
     weights::{Line, Norm, Product, Rounding},
 };
+use crate::runtime::vectors::avx512::{
+    Vector, add, by_sign, larger, load, magnitude, minus, over, power_of_two, smaller, splat, store, sum, times,
+    times_and,
+};
 
 /// Pairs of lines ahead of what is read that are asked for, into the first-level cache.
 const AHEAD: usize = 8;
@@ -37,9 +38,6 @@ const QUERIES: usize = 8;
 
 /// Keys whose sums with the queries an attention adds up together: as many as a processor has additions under way.
 const KEYS: usize = 8;
-
-/// 16 numbers.
-type Vector = __m512;
 
 kernels!("avx512f,avx512bw,avx512vl,avx512vnni");
 
@@ -129,7 +127,7 @@ impl Bend {
     fn new() -> Self {
         let mut factors = [[splat(0.0); 2]; TERMS];
         for (factors, pieces) in factors.iter_mut().zip(&*PIECES) {
-            *factors = [numbers(pieces), numbers(&pieces[LANES..])];
+            *factors = [load(pieces), load(&pieces[LANES..])];
         }
         Self { factors }
     }
@@ -216,97 +214,6 @@ fn transpose(rows: [&[f32; LANES]; LANES], into: &mut [[f32; LANES]; LANES]) {
     }
 }
 
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn splat(number: f32) -> Vector {
-    _mm512_set1_ps(number)
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn add(one: Vector, other: Vector) -> Vector {
-    _mm512_add_ps(one, other)
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn minus(from: Vector, what: Vector) -> Vector {
-    _mm512_sub_ps(from, what)
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn times(one: Vector, other: Vector) -> Vector {
-    _mm512_mul_ps(one, other)
-}
-
-/// The product of the first two, and the third.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn times_and(one: Vector, other: Vector, and: Vector) -> Vector {
-    _mm512_fmadd_ps(one, other, and)
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn over(what: Vector, by: Vector) -> Vector {
-    _mm512_div_ps(what, by)
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn larger(one: Vector, other: Vector) -> Vector {
-    _mm512_max_ps(one, other)
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn smaller(one: Vector, other: Vector) -> Vector {
-    _mm512_min_ps(one, other)
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn magnitude(x: Vector) -> Vector {
-    _mm512_abs_ps(x)
-}
-
-/// The first where `x` is negative, elsewhere the second.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn by_sign(x: Vector, negative: Vector, other: Vector) -> Vector {
-    _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(x, _mm512_setzero_ps()), other, negative)
-}
-
-/// The nearest whole number.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn nearest(x: Vector) -> Vector {
-    _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x)
-}
-
-/// `x` times 2 to so many, whole and from -126 to 0.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn scaled(x: Vector, power: Vector) -> Vector {
-    _mm512_scalef_ps(x, power)
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn sum(x: Vector) -> f32 {
-    _mm512_reduce_add_ps(x)
-}
-
-/// The first 16 numbers.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn numbers(values: &[f32]) -> Vector {
-    let values = &values[..LANES];
-    // SAFETY: there are 16 numbers.
-    unsafe { _mm512_loadu_ps(values.as_ptr()) }
-}
-
 /// The first 16 whole numbers.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
@@ -356,13 +263,4 @@ fn keep(places: &mut [i32], values: __m512i) {
     let places = &mut places[..LANES];
     // SAFETY: there is place for 16 numbers.
     unsafe { _mm512_storeu_si512(places.as_mut_ptr().cast(), values) };
-}
-
-/// Into the first 16 places.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn store(places: &mut [f32], values: Vector) {
-    let places = &mut places[..LANES];
-    // SAFETY: there is place for 16 numbers.
-    unsafe { _mm512_storeu_ps(places.as_mut_ptr(), values) };
 }

@@ -104,7 +104,7 @@ macro_rules! kernels {
         #[target_feature(enable = $features)]
         fn both(values: &[f32], at: usize) -> [Vector; 2] {
             let values = &values[at..at + PANEL];
-            [numbers(values), numbers(&values[LANES..])]
+            [load(values), load(&values[LANES..])]
         }
 
         /// What the sums of a row with some columns are worth.
@@ -199,10 +199,10 @@ macro_rules! kernels {
             for (index, (codes, (scales, shifts))) in
                 codes.as_chunks_mut::<FOUR>().0.iter_mut().zip(factors).enumerate()
             {
-                let (scales, shifts) = (numbers(scales), numbers(shifts));
+                let (scales, shifts) = (load(scales), load(shifts));
                 let mut rounded = [splat(0.0); FOUR];
                 for row in 0..FOUR {
-                    rounded[row] = steps(numbers(&rows[row][index]), scales, shifts);
+                    rounded[row] = steps(load(&rows[row][index]), scales, shifts);
                 }
                 put(rounded, rounding.zero, place, codes);
             }
@@ -231,7 +231,7 @@ macro_rules! kernels {
             for ((out, one), other) in out.iter_mut().zip(one.chunks_exact(PANEL)).zip(other.chunks_exact(PANEL)) {
                 for (half, all) in all.iter_mut().enumerate() {
                     let at = half * LANES;
-                    let both = add(numbers(&one[at..]), numbers(&other[at..]));
+                    let both = add(load(&one[at..]), load(&other[at..]));
                     *all = add(*all, both);
                     store(&mut out[at..], both);
                 }
@@ -240,15 +240,15 @@ macro_rules! kernels {
             let mut squares = [splat(0.0); 2];
             for out in out.iter() {
                 for (half, squares) in squares.iter_mut().enumerate() {
-                    let off = minus(numbers(&out[half * LANES..]), mean);
+                    let off = minus(load(&out[half * LANES..]), mean);
                     *squares = times_and(off, off, *squares);
                 }
             }
             let by = splat(1.0 / (sum(add(squares[0], squares[1])) * share + epsilon).sqrt());
             let out = out.as_flattened_mut().as_chunks_mut::<LANES>().0;
             for ((out, scale), shift) in out.iter_mut().zip(scale.chunks_exact(LANES)).zip(shift.chunks_exact(LANES)) {
-                let off = times(minus(numbers(out), mean), by);
-                store(out, times_and(off, numbers(scale), numbers(shift)));
+                let off = times(minus(load(out), mean), by);
+                store(out, times_and(off, load(scale), load(shift)));
             }
         }
 
@@ -325,9 +325,9 @@ macro_rules! kernels {
                     nearby(of.map(|from| &all[from..from + tokens][block * LANES..]))
                 });
                 for (place, score) in scores.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-                    let mut value = times(numbers(score), scale);
+                    let mut value = times(load(score), scale);
                     if let Some(far) = &far {
-                        value = times_and(numbers(&far[place]), splat(LOG2_E), value);
+                        value = times_and(load(&far[place]), splat(LOG2_E), value);
                     }
                     highest = larger(highest, value);
                     store(score, value);
@@ -335,7 +335,7 @@ macro_rules! kernels {
             }
             let mut all = splat(0.0);
             for score in scores.as_chunks_mut::<LANES>().0 {
-                let weight = power_of_two(minus(numbers(score), highest));
+                let weight = power_of_two(minus(load(score), highest));
                 all = add(all, weight);
                 store(score, weight);
             }
@@ -400,7 +400,7 @@ macro_rules! kernels {
                     *row = sixteen(&keys[key * stride + part * LANES..]);
                 }
                 for (channel, queries) in queries[part].iter().enumerate() {
-                    let queries = numbers(queries);
+                    let queries = load(queries);
                     for (sum, row) in sums.iter_mut().zip(&rows) {
                         *sum = times_and(queries, splat(row[channel]), *sum);
                     }
@@ -429,7 +429,7 @@ macro_rules! kernels {
                 let values = values[token * 3 * width..][..VECTORS * LANES].as_chunks::<LANES>().0;
                 let mut vectors = [splat(0.0); VECTORS];
                 for (vector, value) in vectors.iter_mut().zip(values) {
-                    *vector = numbers(value);
+                    *vector = load(value);
                 }
                 let weights = &weights[first..first + COUNT];
                 for query in 0..COUNT {
@@ -460,21 +460,6 @@ macro_rules! kernels {
             let beyond = power_of_two(minus(splat(0.0), all));
             times(x, by_sign(x, beyond, minus(splat(1.0), beyond)))
         }
-
-        /// 2^x for x up to 0: a power of two, times the first terms of the series for what is left, at most a half.
-        #[inline]
-        #[target_feature(enable = $features)]
-        fn power_of_two(x: Vector) -> Vector {
-            // Below that lies no normal number.
-            let x = larger(x, splat(-126.0));
-            let power = nearest(x);
-            let left = minus(x, power);
-            let mut all = splat(1.540_353e-4);
-            for factor in [1.333_355_8e-3, 9.618_129e-3, 5.550_411e-2, 0.240_226_5, LN_2, 1.0] {
-                all = times_and(all, left, splat(factor));
-            }
-            scaled(all, power)
-        }
     };
 }
 
@@ -485,16 +470,14 @@ pub(super) use kernels;
 mod tests {
     use super::*;
     use crate::runtime::{
-        encoder::{LANES, avx2, avx512, weights::Exact},
+        encoder::{LANES, weights::Exact},
+        instructions::Instructions,
         kv::Room,
     };
 
     /// All that this processor has the instructions for.
-    fn all() -> Vec<(&'static str, &'static Kernels)> {
-        let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-        let avx512 = is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512vl");
-        let both = [(avx2, "AVX2", &avx2::KERNELS), (avx512, "AVX-512", &avx512::KERNELS)];
-        both.into_iter().filter(|(there, ..)| *there).map(|(_, name, kernels)| (name, kernels)).collect()
+    fn all() -> impl Iterator<Item = (Instructions, &'static Kernels)> {
+        Instructions::of_this_processor().map(|instructions| (instructions, Kernels::of(instructions)))
     }
 
     /// Numbers between -1 and 1.

@@ -7,7 +7,7 @@
 //! single precision. A row's bits do not depend on the rows beside it.
 //!
 //! Owns the operator, and the change of a graph that puts it in place ([`with_whole_layers`]). It needs instructions that
-//! not every processor has ([`Kernels::of_this_processor`]); elsewhere the nodes stay. Runs on the engine thread that runs the session,
+//! not every processor has ([`Instructions`]); elsewhere the nodes stay. Runs on the engine thread that runs the session,
 //! and on the session's own threads.
 
 #[cfg(target_arch = "x86_64")]
@@ -32,8 +32,8 @@ pub(super) use nodes::with_whole_layers;
 use weights::{Layer, Product};
 
 use super::{
+    instructions::Instructions,
     kv::{MappedFiles, Room},
-    products::Instructions,
 };
 
 /// The domain of the operator in a graph, and its name.
@@ -59,18 +59,14 @@ const MOST_STEPS: f32 = 255.0;
 const HEAD_SIZES: [usize; 3] = [16, 32, 64];
 
 impl Kernels {
-    /// The best for this processor, if there are any.
-    pub(super) fn of_this_processor() -> Option<&'static Self> {
-        #[cfg(target_arch = "x86_64")]
-        {
-            if let Some(Instructions::Avx512Vnni) = Instructions::of_this_processor() {
-                return Some(&avx512::KERNELS);
-            }
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                return Some(&avx2::KERNELS);
-            }
+    /// Those for some instructions, which this processor has to have.
+    pub(super) fn of(instructions: Instructions) -> &'static Self {
+        match instructions {
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx512Vnni => &avx512::KERNELS,
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx2 => &avx2::KERNELS,
         }
-        None
     }
 }
 

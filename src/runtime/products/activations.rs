@@ -2,9 +2,7 @@
 
 use std::{mem, sync::Mutex};
 
-#[cfg(target_arch = "x86_64")]
-use super::avx512;
-use super::{BLOCK, Before, Instructions, Layout, Parallel};
+use super::{BLOCK, Before, Kernels, Layout, Parallel};
 
 /// Values from which several rows are rounded side by side: fewer are done before other threads would begin.
 const SHARED_FROM: usize = 1 << 13;
@@ -76,7 +74,7 @@ impl Activations {
     /// Rounds rows for a product with weights of this layout.
     pub(super) fn fill(
         &mut self,
-        instructions: Instructions,
+        kernels: &Kernels,
         layout: Layout,
         rows: Rows<'_>,
         threads: usize,
@@ -108,23 +106,18 @@ impl Activations {
             });
         let round = |row: &mut Row<'_>| {
             let Row { values, added, sum, prepared, codes, scales, sums } = row;
-            match instructions {
-                #[cfg(target_arch = "x86_64")]
-                Instructions::Avx512Vnni => {
-                    let values = match before {
-                        Before::Nothing => values,
-                        Before::Norm => {
-                            avx512::normalise(values, *added, gain, epsilon, sum.as_deref_mut(), prepared);
-                            &**prepared
-                        }
-                        Before::Gate(gate) => {
-                            avx512::gate(gate, values, prepared);
-                            &**prepared
-                        }
-                    };
-                    avx512::round(layout.bits, values, codes, scales, sums);
+            let values = match before {
+                Before::Nothing => values,
+                Before::Norm => {
+                    (kernels.normalise)(values, *added, gain, epsilon, sum.as_deref_mut(), prepared);
+                    &**prepared
                 }
-            }
+                Before::Gate(gate) => {
+                    (kernels.gate)(gate, values, prepared);
+                    &**prepared
+                }
+            };
+            (kernels.round)(layout.bits, values, codes, scales, sums);
         };
         if threads > 1 && self.rows > 1 && self.rows * width >= SHARED_FROM {
             let parts: Vec<_> = parts.map(Mutex::new).collect();

@@ -13,11 +13,11 @@ use std::{
         __m512, __m512i, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T1, _mm_loadu_si128, _mm_prefetch,
         _mm256_loadu_si256, _mm256_set_m128i, _mm256_setr_epi8, _mm256_shuffle_epi8, _mm256_storeu_si256,
         _mm512_abs_ps, _mm512_add_epi32, _mm512_add_ps, _mm512_and_si512, _mm512_cvtepi32_epi8, _mm512_cvtepi32_ps,
-        _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_cvtps_epi32, _mm512_cvtps_ph, _mm512_div_ps, _mm512_dpbusd_epi32,
+        _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_cvtps_epi32, _mm512_cvtps_ph, _mm512_dpbusd_epi32,
         _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_load_ps, _mm512_loadu_ps, _mm512_loadu_si512,
         _mm512_mask_reduce_max_ps, _mm512_mask_storeu_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_reduce_add_epi32,
-        _mm512_reduce_add_ps, _mm512_reduce_max_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
-        _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_sqrt_ps, _mm512_srli_epi16, _mm512_sub_ps,
+        _mm512_reduce_max_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
+        _mm512_setzero_si512, _mm512_slli_epi32, _mm512_sqrt_ps, _mm512_srli_epi16, _mm512_sub_ps,
     },
     f32::consts::LOG2_E,
 };
@@ -25,23 +25,17 @@ use std::{
 use super::{
     BLOCK, Bits, Bounds, Gate, PANEL,
     activations::Activations,
+    kernels::{Kernels, kernels},
     packed::{Halves, Lanes, Line, Packed, Panel},
 };
-use crate::runtime::vectors::{load, power_of_two};
+use crate::runtime::vectors::avx512::{add, load, over, power_of_two, splat, store, sum, times, times_and};
 
 /// Bytes ahead of what is read that are asked for, into the second-level cache.
 const AHEAD: usize = 8192;
 
-/// Whether this processor has the instructions.
-pub(super) fn available() -> bool {
-    is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512vl")
-        && is_x86_feature_detected!("avx512vnni")
-}
+kernels!("avx512f");
 
-/// The product of all rows with the panels from `first` on; `pieces` has the place of each row's results.
-pub(super) fn multiply(weights: &Packed, first: usize, rows: &Activations, pieces: &mut [&mut [f32]]) {
+fn multiply(weights: &Packed, first: usize, rows: &Activations, pieces: &mut [&mut [f32]]) {
     let width = pieces.first().map_or(0, |piece| piece.len());
     for (index, at) in (0..width).step_by(PANEL).enumerate() {
         let Some(panel) = weights.panel(first + index) else { return };
@@ -49,7 +43,7 @@ pub(super) fn multiply(weights: &Packed, first: usize, rows: &Activations, piece
         while row < rows.rows() && !pieces.is_empty() {
             let tile = tile_of(rows.rows() - row);
             let Some((these, others)) = pieces.split_at_mut_checked(tile) else { return };
-            // SAFETY: `Instructions::Avx512Vnni` is made where `available` said yes, and nowhere else.
+            // SAFETY: `Instructions` are those of this processor.
             unsafe {
                 match (weights.layout().bits, tile) {
                     (Bits::Four, 1) => product::<4, 1>(panel, rows, row, at, these),
@@ -74,9 +68,7 @@ fn tile_of(rows: usize) -> usize {
     }
 }
 
-/// As [`multiply`], of codes in halves: the upper ones, and of the lower ones what they are in the mean. How far that may be
-/// off goes to `bounds`, with `energies` `[rows, blocks]`, the sums of the squares of a block's rounded values.
-pub(super) fn multiply_upper(
+fn multiply_upper(
     weights: &Packed,
     first: usize,
     rows: &Activations,
@@ -107,9 +99,7 @@ pub(super) fn multiply_upper(
     }
 }
 
-/// Of pieces that [`multiply_upper`] filled those panels of a row again, from whole codes, in which a number may be `wanted`
-/// or more, of each row its own.
-pub(super) fn complete(
+fn complete(
     weights: &Packed,
     first: usize,
     rows: &Activations,
@@ -130,41 +120,14 @@ pub(super) fn complete(
     }
 }
 
-/// Rounds a row into its codes, scales and sums.
-pub(super) fn round(bits: Bits, row: &[f32], codes: &mut [i8], scales: &mut [f32], sums: &mut [f32]) {
+fn round(bits: Bits, row: &[f32], codes: &mut [i8], scales: &mut [f32], sums: &mut [f32]) {
     // SAFETY: as for `multiply`.
     unsafe { rounded(bits, row, codes, scales, sums) }
 }
 
-/// Numbers in half precision, the nearest ones.
-pub(super) fn in_half_precision(values: &[f32; PANEL]) -> Halves {
+fn in_half_precision(values: &[f32; PANEL]) -> Halves {
     // SAFETY: as for `multiply`.
     unsafe { rounded_to_halves(values) }
-}
-
-/// Divides a row, with what is added to it, by the root of its mean square, and multiplies its channels by `gain`. The sum
-/// goes to `sum`.
-pub(super) fn normalise(
-    row: &[f32],
-    added: Option<&[f32]>,
-    gain: &[f32],
-    epsilon: f32,
-    sum: Option<&mut [f32]>,
-    out: &mut [f32],
-) {
-    // SAFETY: as for `multiply`.
-    unsafe { normalised(row, added, gain, epsilon, sum, out) }
-}
-
-/// Puts the first half of a row through a gate, and multiplies it with the second.
-pub(super) fn gate(gate: Gate, row: &[f32], out: &mut [f32]) {
-    // SAFETY: as for `multiply`.
-    unsafe {
-        match gate {
-            Gate::Silu => gated::<false>(row, out),
-            Gate::Gelu => gated::<true>(row, out),
-        }
-    }
 }
 
 /// The product of `ROWS` rows from `first` on with a panel whose blocks have `LINES` lines, into place `at` of each one's
@@ -223,7 +186,7 @@ fn product<const LINES: usize, const ROWS: usize>(
         if let Some(bias) = panel.bias {
             total = _mm512_add_ps(total, numbers(bias));
         }
-        store(&mut piece[at..], total);
+        fill(&mut piece[at..], total);
     }
 }
 
@@ -257,7 +220,7 @@ fn whole_product(panel: Panel<'_>, rows: &Activations, row: usize, out: &mut [f3
     if let Some(bias) = panel.bias {
         total = _mm512_add_ps(total, numbers(bias));
     }
-    store(out, total);
+    fill(out, total);
 }
 
 /// As [`product`], of a panel of which the upper halves of codes are read. Of each row it raises the first bound to what the
@@ -321,7 +284,7 @@ fn upper_product<const ROWS: usize>(
         let out = &mut piece[at..];
         // Of errors to either side those above raise a probability by more than those below lower it: in the mean by half of
         // the variance, which is taken off.
-        store(out, _mm512_fnmadd_ps(variance, _mm512_set1_ps(0.5), total));
+        fill(out, _mm512_fnmadd_ps(variance, _mm512_set1_ps(0.5), total));
         let off = _mm512_mul_ps(_mm512_sqrt_ps(variance), _mm512_set1_ps(3.0));
         let there = columns_of(out);
         least[row] = least[row].max(_mm512_mask_reduce_max_ps(there, _mm512_sub_ps(total, off)));
@@ -363,60 +326,6 @@ fn rounded_to_halves(values: &[f32; PANEL]) -> Halves {
     // SAFETY: there are 32 bytes.
     unsafe { _mm256_storeu_si256(halves.as_mut_ptr().cast(), rounded) };
     halves
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn normalised(
-    row: &[f32],
-    added: Option<&[f32]>,
-    gain: &[f32],
-    epsilon: f32,
-    sum: Option<&mut [f32]>,
-    out: &mut [f32],
-) {
-    let mut squares = _mm512_setzero_ps();
-    for (index, (values, out)) in vectors(row).iter().zip(out.as_chunks_mut::<PANEL>().0).enumerate() {
-        let mut values = load(values);
-        if let Some(added) = added.and_then(|added| vectors(added).get(index)) {
-            values = _mm512_add_ps(values, load(added));
-        }
-        squares = _mm512_fmadd_ps(values, values, squares);
-        store(out, values);
-    }
-    if let Some(sum) = sum {
-        sum.copy_from_slice(out);
-    }
-    #[expect(clippy::cast_precision_loss, reason = "far below 2²⁴")]
-    let mean = _mm512_reduce_add_ps(squares) / row.len() as f32;
-    let factor = _mm512_set1_ps(1.0 / (mean + epsilon).sqrt());
-    for (out, gain) in out.as_chunks_mut::<PANEL>().0.iter_mut().zip(vectors(gain)) {
-        let values = _mm512_mul_ps(_mm512_mul_ps(load(out), factor), load(gain));
-        store(out, values);
-    }
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn gated<const GELU: bool>(row: &[f32], out: &mut [f32]) {
-    let (gates, others) = row.split_at(out.len());
-    for ((gate, other), out) in vectors(gates).iter().zip(vectors(others)).zip(out.as_chunks_mut::<PANEL>().0) {
-        let gate = load(gate);
-        let inner = if GELU {
-            // 2 √(2/π) x (1 + 0.044715 x²).
-            let square = _mm512_mul_ps(gate, gate);
-            let cubic = _mm512_fmadd_ps(square, _mm512_set1_ps(0.044_715), _mm512_set1_ps(1.0));
-            _mm512_mul_ps(_mm512_mul_ps(gate, _mm512_set1_ps(1.595_769)), cubic)
-        } else {
-            gate
-        };
-        // x · σ(y) is x / (1 + e^-y).
-        let beyond = power_of_two(_mm512_mul_ps(inner, _mm512_set1_ps(-LOG2_E)));
-        let open = _mm512_add_ps(beyond, _mm512_set1_ps(1.0));
-        store(out, _mm512_mul_ps(_mm512_div_ps(gate, open), load(other)));
-    }
-}
-
-fn vectors(values: &[f32]) -> &[[f32; PANEL]] {
-    values.as_chunks().0
 }
 
 /// A line of codes; where several rows are multiplied with it, one that will soon be wanted is asked for. With one row the
@@ -474,7 +383,7 @@ fn columns_of(place: &[f32]) -> u16 {
 /// As many of the numbers as there is place for.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn store(place: &mut [f32], numbers: __m512) {
+fn fill(place: &mut [f32], numbers: __m512) {
     let mask = columns_of(place);
     // SAFETY: what the mask leaves out is not written.
     unsafe { _mm512_mask_storeu_ps(place.as_mut_ptr(), mask, numbers) };

@@ -16,12 +16,15 @@
 //! so that their probability is right in the mean.
 //!
 //! Owns the operator, and the change of a graph that puts it in place ([`with_products`]). It needs instructions that not
-//! every processor has ([`Instructions::of_this_processor`]); elsewhere, and in nodes of other kinds, `MatMulNBits` stays.
+//! every processor has ([`Instructions`]); elsewhere, and in nodes of other kinds, `MatMulNBits` stays.
 //! Runs on the engine thread that runs the session, and on the session's own threads.
 
 mod activations;
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
+mod kernels;
 mod nodes;
 mod packed;
 mod weights;
@@ -34,13 +37,17 @@ use ort::{
 };
 
 use activations::{Activations, Rows};
+use kernels::Kernels;
 pub(super) use nodes::with_products;
 use packed::Packed;
 use weights::{Bits, Layout, Weights};
 
 #[cfg(target_arch = "x86_64")]
 use crate::runtime::attention::Attention;
-use crate::runtime::kv::{MappedFiles, Room};
+use crate::runtime::{
+    instructions::Instructions,
+    kv::{MappedFiles, Room},
+};
 
 /// The domain of our operators in a graph.
 const DOMAIN: &str = "dichroic";
@@ -73,22 +80,15 @@ const ROWS_BYTES: usize = 1 << 18;
 /// Parts that the columns are cut into for each thread: a thread that something else delays leaves its parts to others.
 const PARTS: usize = 4;
 
-/// What the products are written for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Instructions {
-    /// AVX-512 with VNNI, and its instructions on bytes and on shorter vectors.
-    #[cfg(target_arch = "x86_64")]
-    Avx512Vnni,
-}
-
-impl Instructions {
-    /// The best that this processor has, if any.
-    pub(super) fn of_this_processor() -> Option<Self> {
-        #[cfg(target_arch = "x86_64")]
-        if avx512::available() {
-            return Some(Self::Avx512Vnni);
+impl Kernels {
+    /// Those for some instructions, which this processor has to have.
+    fn of(instructions: Instructions) -> &'static Self {
+        match instructions {
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx512Vnni => &avx512::KERNELS,
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx2 => &avx2::KERNELS,
         }
-        None
     }
 }
 
@@ -97,15 +97,16 @@ impl Instructions {
 /// # Errors
 /// [`ort::Error`] when ONNX Runtime refuses it.
 pub(super) fn domain(instructions: Instructions, threads: usize) -> Result<OperatorDomain, ort::Error> {
-    let domain = OperatorDomain::new(DOMAIN)?.add(Products { instructions, threads, shared: Arc::default() })?;
+    let kernels = Kernels::of(instructions);
+    let domain = OperatorDomain::new(DOMAIN)?.add(Products { kernels, threads, shared: Arc::default() })?;
     #[cfg(target_arch = "x86_64")]
-    let domain = domain.add(Attention { threads })?;
+    let domain = domain.add(Attention { instructions, threads })?;
     Ok(domain)
 }
 
 /// The operator. Its kernels belong to one session, which runs one of them at a time.
 struct Products {
-    instructions: Instructions,
+    kernels: &'static Kernels,
     threads: usize,
     shared: Arc<Shared>,
 }
@@ -172,7 +173,7 @@ impl Operator for Products {
             before,
             halved: head == Some(1) && columns >= HALVED_FROM,
             epsilon: epsilon.unwrap_or_default(),
-            instructions: self.instructions,
+            kernels: self.kernels,
             threads: self.threads,
             shared: Arc::clone(&self.shared),
             packed: None,
@@ -230,7 +231,7 @@ struct Product {
     /// Whether codes are read in halves.
     halved: bool,
     epsilon: f32,
-    instructions: Instructions,
+    kernels: &'static Kernels,
     threads: usize,
     shared: Arc<Shared>,
     /// The weights, from the first call on.
@@ -242,9 +243,7 @@ impl Kernel for Product {
         let parallel = |parts: usize, work: &(dyn Fn(usize) + Sync)| context.par_for(parts, 0, work);
         let packed = match &mut self.packed {
             Some(packed) => packed,
-            empty => {
-                empty.insert(packed(self.layout, self.halved, self.instructions, context, &self.shared, &parallel)?)
-            }
+            empty => empty.insert(packed(self.layout, self.halved, self.kernels, context, &self.shared, &parallel)?),
         };
         let rows = context.input(0)?.ok_or_else(|| refused("input"))?;
         let (shape, rows) = rows.try_extract_tensor::<f32>()?;
@@ -282,7 +281,7 @@ impl Kernel for Product {
         };
         // Nothing is half written in it that a later call would read.
         let mut rounded = self.shared.rounded.lock().unwrap_or_else(PoisonError::into_inner);
-        multiply(self.instructions, packed, rows, out, &mut rounded, self.threads, &parallel)
+        multiply(self.kernels, packed, rows, out, &mut rounded, self.threads, &parallel)
     }
 }
 
@@ -300,7 +299,7 @@ fn numbers<'a>(tensor: Option<&'a ValueRef<'_>>) -> Result<Option<&'a [f32]>, or
 fn packed(
     layout: Layout,
     halved: bool,
-    instructions: Instructions,
+    kernels: &Kernels,
     context: &ComputeContext,
     shared: &Shared,
     parallel: &Parallel<'_>,
@@ -314,7 +313,7 @@ fn packed(
         zeros.try_extract_tensor::<u8>()?.1,
         numbers(bias.as_ref())?,
     )?;
-    let packed = Packed::new(&weights, halved, instructions, &shared.room, parallel)?;
+    let packed = Packed::new(&weights, halved, kernels, &shared.room, parallel)?;
     let files = shared.files.get_or_init(MappedFiles::now);
     files.forget(weights.codes);
     files.forget(weights.scales);
@@ -336,7 +335,7 @@ type Parallel<'a> = dyn Fn(usize, &(dyn Fn(usize) + Sync)) -> Result<(), ort::Er
 
 /// `out` `[rows, columns]` is what is made of `rows`, `[rows, depth]`, times the weights.
 fn multiply(
-    instructions: Instructions,
+    kernels: &Kernels,
     weights: &Packed,
     mut rows: Rows<'_>,
     out: &mut [f32],
@@ -349,7 +348,7 @@ fn multiply(
     let at_once = (ROWS_BYTES / depth).max(8).next_multiple_of(8);
     let part = columns.div_ceil(threads * PARTS).next_multiple_of(PANEL);
     for out in out.chunks_mut(at_once * columns) {
-        rounded.fill(instructions, layout, rows.first(out.len() / columns, depth), threads, parallel)?;
+        rounded.fill(kernels, layout, rows.first(out.len() / columns, depth), threads, parallel)?;
         // Of each part its piece of every row, and what its numbers may be where they are not told from whole codes.
         let mut parts: Vec<(Vec<&mut [f32]>, Bounds)> = Vec::new();
         parts.resize_with(columns.div_ceil(part), Default::default);
@@ -366,13 +365,10 @@ fn multiply(
             if let Some(Ok(mut own)) = parts.get(index).map(Mutex::lock) {
                 let (pieces, bounds) = &mut *own;
                 let first = index * part / PANEL;
-                match instructions {
-                    #[cfg(target_arch = "x86_64")]
-                    Instructions::Avx512Vnni if weights.halved() => {
-                        avx512::multiply_upper(weights, first, rounded, &energies, pieces, bounds);
-                    }
-                    #[cfg(target_arch = "x86_64")]
-                    Instructions::Avx512Vnni => avx512::multiply(weights, first, rounded, pieces),
+                if weights.halved() {
+                    (kernels.multiply_upper)(weights, first, rounded, &energies, pieces, bounds);
+                } else {
+                    (kernels.multiply)(weights, first, rounded, pieces);
                 }
             }
         })?;
@@ -385,12 +381,7 @@ fn multiply(
             parallel(parts.len(), &|index| {
                 if let Some(Ok(mut own)) = parts.get(index).map(Mutex::lock) {
                     let (pieces, bounds) = &mut *own;
-                    match instructions {
-                        #[cfg(target_arch = "x86_64")]
-                        Instructions::Avx512Vnni => {
-                            avx512::complete(weights, index * part / PANEL, rounded, pieces, bounds, &wanted);
-                        }
-                    }
+                    (kernels.complete)(weights, index * part / PANEL, rounded, pieces, bounds, &wanted);
                 }
             })?;
         }
@@ -420,7 +411,6 @@ mod tests {
 
     #[test]
     fn of_halves_the_largest_numbers_are_those_of_whole_codes_and_the_others_are_close() {
-        let Some(instructions) = Instructions::of_this_processor() else { return };
         let layout = Layout { bits: Bits::Eight, depth: 96, columns: 4003 };
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 255")]
         let byte = |number: &f32| (number * 255.0) as u8;
@@ -429,15 +419,18 @@ mod tests {
         let scales: Vec<f32> = numbers(layout.columns * 3, 7).iter().map(|number| 0.012 + 0.006 * number).collect();
         let bias = numbers(layout.columns, 9);
         let weights = Weights::new(layout, &codes, &scales, &zeros, Some(&bias)).unwrap();
-        for count in [1, 2, 3, 9] {
+        for (kernels, count) in Instructions::of_this_processor()
+            .map(Kernels::of)
+            .flat_map(|kernels| [1, 2, 3, 9].map(|count| (kernels, count)))
+        {
             let rows: Vec<f32> = numbers(count * layout.depth, 11).iter().map(|number| 2.0 * number - 1.0).collect();
             let [whole, halved] = [false, true].map(|halved| {
-                let packed = Packed::new(&weights, halved, instructions, &Mutex::default(), &in_turn).unwrap();
+                let packed = Packed::new(&weights, halved, kernels, &Mutex::default(), &in_turn).unwrap();
                 assert_eq!(packed.halved(), halved);
                 let rows =
                     Rows { before: Before::Nothing, values: &rows, added: None, gain: &[], epsilon: 0.0, sums: None };
                 let mut out = vec![f32::NAN; count * layout.columns];
-                multiply(instructions, &packed, rows, &mut out, &mut Activations::default(), 2, &in_turn).unwrap();
+                multiply(kernels, &packed, rows, &mut out, &mut Activations::default(), 2, &in_turn).unwrap();
                 out
             });
             for (whole, halved) in whole.chunks(layout.columns).zip(halved.chunks(layout.columns)) {

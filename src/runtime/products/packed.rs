@@ -6,10 +6,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
-#[cfg(target_arch = "x86_64")]
-use super::avx512;
 use super::{
-    Instructions, PANEL, Parallel,
+    Kernels, PANEL, Parallel,
     weights::{Bits, Layout, Weights},
 };
 use crate::runtime::kv::{Pages, Room};
@@ -66,7 +64,7 @@ impl Packed {
     pub(super) fn new(
         weights: &Weights<'_>,
         halved: bool,
-        instructions: Instructions,
+        kernels: &Kernels,
         room: &Mutex<Room>,
         parallel: &Parallel<'_>,
     ) -> Result<Self, ort::Error> {
@@ -124,7 +122,7 @@ impl Packed {
                     for (value, of_column) in values.iter_mut().zip(&of_columns) {
                         *value = of_column.get(block).copied().unwrap_or_default() / unit;
                     }
-                    *scales = halves(instructions, &values);
+                    *scales = (kernels.in_half_precision)(&values);
                 }
             }
         })?;
@@ -163,13 +161,6 @@ fn unit(scales: &[f32]) -> f32 {
     if largest > 0.0 && largest.is_finite() { (largest / LARGEST).log2().ceil().exp2() } else { 1.0 }
 }
 
-fn halves(instructions: Instructions, values: &[f32; PANEL]) -> Halves {
-    match instructions {
-        #[cfg(target_arch = "x86_64")]
-        Instructions::Avx512Vnni => avx512::in_half_precision(values),
-    }
-}
-
 fn pack(weights: &Weights<'_>, panel: usize, codes: &mut [Line]) {
     for (place, column) in weights.columns().skip(panel * PANEL).take(PANEL).enumerate() {
         for (line, four) in codes.iter_mut().zip(column.codes.as_chunks::<4>().0) {
@@ -197,6 +188,7 @@ fn pack_halves(weights: &Weights<'_>, panel: usize, upper: &mut [Line], lower: &
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::instructions::Instructions;
 
     /// A number of half precision that is no infinity.
     fn of_half([low, high]: [u8; 2]) -> f32 {
@@ -208,7 +200,6 @@ mod tests {
 
     #[test]
     fn scales_of_any_size_keep_eleven_bits_beside_the_largest() {
-        let Some(instructions) = Instructions::of_this_processor() else { return };
         // Blocks of one column: sizes as of weights, which half precision alone would lose most of.
         let scales = [3.1e-4_f32, 1.7e-6, 2.2e-7, 0.0, 9.9e-5, 3.0e-4, 7.7e-5, 1.0e-12];
         let layout = Layout { bits: Bits::Eight, depth: 32 * scales.len(), columns: 1 };
@@ -218,14 +209,17 @@ mod tests {
             (0..parts).for_each(work);
             Ok(())
         };
-        let packed = Packed::new(&weights, false, instructions, &Mutex::default(), &in_turn).unwrap();
-        let panel = packed.panel(0).unwrap();
-        for (scale, halves) in scales.iter().zip(panel.scales) {
-            let [first, rest @ ..] = halves.as_chunks().0 else { unreachable!() };
-            // What is far below the largest adds nothing that counts: of it is kept what a part in 2^29 of that is.
-            let off = (of_half(*first) * panel.unit - scale).abs();
-            assert!(off <= (scale / 4096.0).max(scales[0] / 2.0_f32.powi(29)), "{scale}: {off}");
-            assert!(rest.iter().all(|half| *half == [0, 0]), "columns that are not there");
+        for instructions in Instructions::of_this_processor() {
+            let kernels = Kernels::of(instructions);
+            let packed = Packed::new(&weights, false, kernels, &Mutex::default(), &in_turn).unwrap();
+            let panel = packed.panel(0).unwrap();
+            for (scale, halves) in scales.iter().zip(panel.scales) {
+                let [first, rest @ ..] = halves.as_chunks().0 else { unreachable!() };
+                // What is far below the largest adds nothing that counts: of it is kept what a part in 2^29 of that is.
+                let off = (of_half(*first) * panel.unit - scale).abs();
+                assert!(off <= (scale / 4096.0).max(scales[0] / 2.0_f32.powi(29)), "{instructions:?} {scale}: {off}");
+                assert!(rest.iter().all(|half| *half == [0, 0]), "columns that are not there");
+            }
         }
     }
 }
