@@ -509,11 +509,11 @@ mod tests {
         rounded
     }
 
-    fn close(found: &[f32], wanted: &[f64], what: &str) {
+    fn close(found: &[f32], wanted: &[f64], what: impl std::fmt::Debug) {
         assert_eq!(found.len(), wanted.len());
         for (place, (found, wanted)) in found.iter().zip(wanted).enumerate() {
             let off = (f64::from(*found) - wanted).abs();
-            assert!(off < 1e-5 * wanted.abs().max(1.0), "{what}, {place}: {found} instead of {wanted}");
+            assert!(off < 1e-5 * wanted.abs().max(1.0), "{what:?}, {place}: {found} instead of {wanted}");
         }
     }
 
@@ -540,7 +540,7 @@ mod tests {
     #[expect(clippy::cast_possible_truncation, reason = "between -64 and 64")]
     fn products_are_those_of_whole_numbers() {
         let codes: Vec<i8> = numbers(64 * 96, 3).iter().map(|number| (number * 64.0) as i8).collect();
-        for (name, kernels) in all() {
+        for (instructions, kernels) in all() {
             for count in [1, 2, 3, 4, 5, 8, 9, 12, 13, 29] {
                 for (chosen, spread) in [(&[][..], false), (&[0, 17, 63][..], true)] {
                     let product = product(64, 96, chosen, spread);
@@ -550,7 +550,7 @@ mod tests {
                     [rows[1], rows[2]] = [1e12, -1e12];
                     let mut found = vec![f32::NAN; count * 96];
                     (kernels.multiply)(&product, &rounded(kernels, &product, &rows), &mut found);
-                    close(&found, &plainly(&product, &codes, &rows), &format!("{name}, {count} rows"));
+                    close(&found, &plainly(&product, &codes, &rows), &format!("{instructions:?}, {count} rows"));
                 }
             }
         }
@@ -580,18 +580,18 @@ mod tests {
                     None => *bent,
                 })
                 .collect();
-            for (name, kernels) in all() {
+            for (instructions, kernels) in all() {
                 let rows = rounded(kernels, &inner, &[0.0; 32 * 5]);
                 let mut out = Rounded::default();
                 out.resize(5, &down);
                 (kernels.multiply_for_next)(&inner, &rows, &down, &mut out);
                 for (row, exact) in out.exact.chunks_exact(64).enumerate() {
-                    close(exact, &wanted, name);
+                    close(exact, &wanted, instructions);
                     for (channel, even) in exact.iter().enumerate() {
                         let code = f32::from(out.codes[channel / 4][row][channel % 4]);
                         let steps = (even * STEPS).clamp(-117.0, 138.0);
                         // Half a step, and a little, as what is bent for a code may be off by 10⁻⁶.
-                        assert!((code - steps - 117.0).abs() < 0.5001, "{name}, {even}: {code}");
+                        assert!((code - steps - 117.0).abs() < 0.5001, "{instructions:?}, {even}: {code}");
                     }
                 }
             }
@@ -611,10 +611,10 @@ mod tests {
                 (value - mean) / (variance + 1e-3).sqrt() * f64::from(*scale) + f64::from(*shift)
             })
             .collect();
-        for (name, kernels) in all() {
+        for (instructions, kernels) in all() {
             let mut found = [f32::NAN; 96];
             (kernels.normalise)(&one, &other, &norm, 1e-3, &mut found);
-            close(&found, &wanted, name);
+            close(&found, &wanted, instructions);
         }
     }
 
@@ -644,13 +644,13 @@ mod tests {
                         }
                     }
                 }
-                for (name, kernels) in all() {
+                for (instructions, kernels) in all() {
                     // What an earlier text left behind is no key of this one.
                     let mut space = Attention { queries: vec![f32::NAN; 9 * LANES], scores: vec![f32::NAN; LANES] };
                     let mut found = vec![f32::NAN; queries.len() * width];
                     let asked = Asked { packed: &packed, queries: queries.clone(), distances, padded, heads, width };
                     (kernels.attend)(&asked, &mut space, &mut found);
-                    close(&found, &wanted, &format!("{name}, {heads} heads of {size}, {tokens} tokens"));
+                    close(&found, &wanted, &format!("{instructions:?}, {heads} heads of {size}, {tokens} tokens"));
                 }
             }
         }
