@@ -550,7 +550,7 @@ mod tests {
                     [rows[1], rows[2]] = [1e12, -1e12];
                     let mut found = vec![f32::NAN; count * 96];
                     (kernels.multiply)(&product, &rounded(kernels, &product, &rows), &mut found);
-                    close(&found, &plainly(&product, &codes, &rows), &format!("{instructions:?}, {count} rows"));
+                    close(&found, &plainly(&product, &codes, &rows), format!("{instructions:?}, {count} rows"));
                 }
             }
         }
@@ -650,7 +650,7 @@ mod tests {
                     let mut found = vec![f32::NAN; queries.len() * width];
                     let asked = Asked { packed: &packed, queries: queries.clone(), distances, padded, heads, width };
                     (kernels.attend)(&asked, &mut space, &mut found);
-                    close(&found, &wanted, &format!("{instructions:?}, {heads} heads of {size}, {tokens} tokens"));
+                    close(&found, &wanted, format!("{instructions:?}, {heads} heads of {size}, {tokens} tokens"));
                 }
             }
         }

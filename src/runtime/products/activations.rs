@@ -2,7 +2,10 @@
 
 use std::{mem, sync::Mutex};
 
-use super::{BLOCK, Before, Kernels, Layout, Parallel};
+use super::{
+    BLOCK, Before, Kernels, Layout, Parallel,
+    kernels::{Norm, Rounded},
+};
 
 /// Values from which several rows are rounded side by side: fewer are done before other threads would begin.
 const SHARED_FROM: usize = 1 << 13;
@@ -109,7 +112,8 @@ impl Activations {
             let values = match before {
                 Before::Nothing => values,
                 Before::Norm => {
-                    (kernels.normalise)(values, *added, gain, epsilon, sum.as_deref_mut(), prepared);
+                    let norm = Norm { row: values, added: *added, gain, epsilon };
+                    (kernels.normalise)(&norm, sum.as_deref_mut(), prepared);
                     &**prepared
                 }
                 Before::Gate(gate) => {
@@ -117,7 +121,7 @@ impl Activations {
                     &**prepared
                 }
             };
-            (kernels.round)(layout.bits, values, codes, scales, sums);
+            (kernels.round)(layout.bits, values, &mut Rounded { codes, scales, sums });
         };
         if threads > 1 && self.rows > 1 && self.rows * width >= SHARED_FROM {
             let parts: Vec<_> = parts.map(Mutex::new).collect();

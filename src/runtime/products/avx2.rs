@@ -9,15 +9,18 @@
 )]
 
 use std::{
-    arch::x86_64::{
-        __m256, __m256i, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T1, _mm_loadl_epi64, _mm_loadu_si128, _mm_prefetch,
-        _mm_storeu_si128, _mm256_add_epi16, _mm256_add_epi32, _mm256_add_ps, _mm256_and_si256, _mm256_cvtepi32_ps,
-        _mm256_cvtepu8_epi32, _mm256_cvtph_ps, _mm256_cvtps_epi32, _mm256_cvtps_ph, _mm256_fmadd_ps, _mm256_fnmadd_ps,
-        _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_mul_ps,
-        _mm256_packs_epi16, _mm256_packs_epi32, _mm256_permutevar8x32_epi32, _mm256_set1_epi8, _mm256_set1_epi16,
-        _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi8, _mm256_setr_epi32, _mm256_setzero_ps,
-        _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_sqrt_ps, _mm256_srli_epi16, _mm256_storeu_ps,
-        _mm256_storeu_si256, _mm256_sub_ps,
+    arch::{
+        asm,
+        x86_64::{
+            __m256, __m256i, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T1, _mm_loadl_epi64, _mm_loadu_si128, _mm_prefetch,
+            _mm_storeu_si128, _mm256_add_epi16, _mm256_add_epi32, _mm256_add_ps, _mm256_and_si256, _mm256_cvtepi32_ps,
+            _mm256_cvtepu8_epi32, _mm256_cvtph_ps, _mm256_cvtps_epi32, _mm256_cvtps_ph, _mm256_fmadd_ps,
+            _mm256_fnmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16,
+            _mm256_mul_ps, _mm256_packs_epi16, _mm256_packs_epi32, _mm256_permutevar8x32_epi32, _mm256_set1_epi8,
+            _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi8, _mm256_setr_epi32,
+            _mm256_setzero_ps, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_sqrt_ps, _mm256_srli_epi16,
+            _mm256_storeu_ps, _mm256_storeu_si256, _mm256_sub_ps,
+        },
     },
     f32::consts::LOG2_E,
 };
@@ -25,8 +28,8 @@ use std::{
 use super::{
     BLOCK, Bits, Bounds, Gate, PANEL,
     activations::Activations,
-    kernels::{Kernels, kernels},
-    packed::{Halves, Line, Packed, Panel},
+    kernels::{Kernels, Norm, Rounded, Share, kernels},
+    packed::{Halves, Line, Panel},
 };
 use crate::runtime::vectors::avx2::{
     HALF, Vector, add, larger, largest, load, magnitude, over, power_of_two, splat, store, sum, times, times_and,
@@ -40,7 +43,8 @@ const BOTH: usize = 2;
 
 kernels!("avx2,fma");
 
-fn multiply(weights: &Packed, first: usize, rows: &Activations, pieces: &mut [&mut [f32]]) {
+fn multiply(share: &Share<'_>, pieces: &mut [&mut [f32]]) {
+    let Share { weights, first, rows } = *share;
     let width = pieces.first().map_or(0, |piece| piece.len());
     for (index, at) in (0..width).step_by(PANEL).enumerate() {
         let Some(panel) = weights.panel(first + index) else { return };
@@ -53,10 +57,7 @@ fn multiply(weights: &Packed, first: usize, rows: &Activations, pieces: &mut [&m
                 match (weights.layout().bits, tile) {
                     (Bits::Four, 1) => product::<4, 1, BOTH>(panel, rows, row, at, 0, these),
                     (Bits::Four, 2) => product::<4, 2, BOTH>(panel, rows, row, at, 0, these),
-                    (Bits::Four, _) => {
-                        product::<4, 4, 1>(panel, rows, row, at, 0, these);
-                        product::<4, 4, 1>(panel, rows, row, at, 1, these);
-                    }
+                    (Bits::Four, _) => product::<4, 4, BOTH>(panel, rows, row, at, 0, these),
                     (Bits::Eight, 1) => product::<8, 1, BOTH>(panel, rows, row, at, 0, these),
                     (Bits::Eight, 2) => product::<8, 2, BOTH>(panel, rows, row, at, 0, these),
                     (Bits::Eight, _) => {
@@ -79,14 +80,8 @@ fn tile_of(rows: usize) -> usize {
     }
 }
 
-fn multiply_upper(
-    weights: &Packed,
-    first: usize,
-    rows: &Activations,
-    energies: &[f32],
-    pieces: &mut [&mut [f32]],
-    bounds: &mut Bounds,
-) {
+fn multiply_upper(share: &Share<'_>, energies: &[f32], pieces: &mut [&mut [f32]], bounds: &mut Bounds) {
+    let Share { weights, first, rows } = *share;
     let panels = pieces.first().map_or(0, |piece| piece.len()).div_ceil(PANEL);
     bounds.least = vec![f32::NEG_INFINITY; rows.rows()];
     bounds.most = vec![f32::NEG_INFINITY; rows.rows() * panels];
@@ -112,14 +107,8 @@ fn multiply_upper(
     }
 }
 
-fn complete(
-    weights: &Packed,
-    first: usize,
-    rows: &Activations,
-    pieces: &mut [&mut [f32]],
-    bounds: &Bounds,
-    wanted: &[f32],
-) {
+fn complete(share: &Share<'_>, pieces: &mut [&mut [f32]], bounds: &Bounds, wanted: &[f32]) {
+    let Share { weights, first, rows } = *share;
     for (row, (piece, wanted)) in pieces.iter_mut().zip(wanted).enumerate() {
         let panels = piece.len().div_ceil(PANEL);
         for (index, out) in piece.chunks_mut(PANEL).enumerate() {
@@ -133,9 +122,9 @@ fn complete(
     }
 }
 
-fn round(bits: Bits, row: &[f32], codes: &mut [i8], scales: &mut [f32], sums: &mut [f32]) {
+fn round(bits: Bits, row: &[f32], places: &mut Rounded<'_>) {
     // SAFETY: as for `multiply`.
-    unsafe { rounded(bits, row, codes, scales, sums) }
+    unsafe { rounded(bits, row, places) }
 }
 
 fn in_half_precision(values: &[f32; PANEL]) -> Halves {
@@ -188,20 +177,24 @@ fn product<const LINES: usize, const ROWS: usize, const HALVES: usize>(
         let mut lows = [[_mm256_setzero_si256(); HALVES]; ROWS];
         let mut highs = [[_mm256_setzero_si256(); HALVES]; ROWS];
         for (index, line) in lines[block].iter().enumerate() {
+            let (mut low, mut high) = ([_mm256_setzero_si256(); HALVES], [_mm256_setzero_si256(); HALVES]);
             for part in 0..HALVES {
                 let line = loaded(line, half + part);
-                let low = _mm256_and_si256(line, fifteens);
-                let high = _mm256_and_si256(_mm256_srli_epi16::<4>(line), fifteens);
-                for row in 0..ROWS {
-                    let fours = &taken_rows[row].codes[block];
+                low[part] = _mm256_and_si256(line, fifteens);
+                high[part] = _mm256_and_si256(_mm256_srli_epi16::<4>(line), fifteens);
+            }
+            for row in 0..ROWS {
+                let fours = &taken_rows[row].codes[block];
+                let (one, other) =
+                    if LINES == 4 { (fours[index * 2], fours[index * 2 + 1]) } else { (fours[index], fours[index]) };
+                let (one, other) = (same(one), same(other));
+                for part in 0..HALVES {
+                    let (one, other) = (_mm256_maddubs_epi16(low[part], one), _mm256_maddubs_epi16(high[part], other));
                     if LINES == 4 {
-                        let (one, other) = (same(fours[index * 2]), same(fours[index * 2 + 1]));
-                        lows[row][part] = _mm256_add_epi16(lows[row][part], _mm256_maddubs_epi16(low, one));
-                        lows[row][part] = _mm256_add_epi16(lows[row][part], _mm256_maddubs_epi16(high, other));
+                        lows[row][part] = in_order(_mm256_add_epi16(lows[row][part], _mm256_add_epi16(one, other)));
                     } else {
-                        let four = same(fours[index]);
-                        lows[row][part] = _mm256_add_epi16(lows[row][part], _mm256_maddubs_epi16(low, four));
-                        highs[row][part] = _mm256_add_epi16(highs[row][part], _mm256_maddubs_epi16(high, four));
+                        lows[row][part] = in_order(_mm256_add_epi16(lows[row][part], one));
+                        highs[row][part] = in_order(_mm256_add_epi16(highs[row][part], other));
                     }
                 }
             }
@@ -223,8 +216,8 @@ fn product<const LINES: usize, const ROWS: usize, const HALVES: usize>(
         }
     }
     for (row, piece) in pieces.iter_mut().enumerate().take(ROWS) {
-        for part in 0..HALVES {
-            finish(panel, half + part, totals[row][part], &mut piece[at..]);
+        for (part, total) in totals[row].iter().enumerate() {
+            finish(panel, half + part, *total, &mut piece[at..]);
         }
     }
 }
@@ -347,9 +340,9 @@ fn with_bias(panel: Panel<'_>, half: usize, total: __m256) -> __m256 {
 }
 
 #[target_feature(enable = "avx2,fma")]
-fn rounded(bits: Bits, row: &[f32], codes: &mut [i8], scales: &mut [f32], sums: &mut [f32]) {
+fn rounded(bits: Bits, row: &[f32], Rounded { codes, scales, sums }: &mut Rounded<'_>) {
     let blocks = row.as_chunks::<BLOCK>().0.iter().zip(codes.as_chunks_mut::<BLOCK>().0);
-    for ((values, codes), (scale_out, sum_out)) in blocks.zip(scales.iter_mut().zip(sums)) {
+    for ((values, codes), (scale_out, sum_out)) in blocks.zip(scales.iter_mut().zip(sums.iter_mut())) {
         let (first, second) = (load(values), load(&values[PANEL..]));
         let scale = largest(larger(magnitude(first), magnitude(second))) / 127.0;
         let steps = splat(if scale == 0.0 { 0.0 } else { 1.0 / scale });
@@ -388,6 +381,16 @@ fn rounded_to_halves(values: &[f32; PANEL]) -> Halves {
         unsafe { _mm_storeu_si128(out.as_mut_ptr().cast(), rounded) };
     }
     halves
+}
+
+/// A sum that is not to be taken apart: the compiler would add in another order, for which all that is added is kept, in
+/// memory, as there are sixteen registers.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn in_order(mut sum: __m256i) -> __m256i {
+    // SAFETY: it does nothing.
+    unsafe { asm!("/* {0} */", inout(ymm_reg) sum, options(pure, nomem, nostack, preserves_flags)) };
+    sum
 }
 
 /// Half a line of codes, and one that will soon be wanted is asked for.

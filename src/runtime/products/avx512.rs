@@ -25,8 +25,8 @@ use std::{
 use super::{
     BLOCK, Bits, Bounds, Gate, PANEL,
     activations::Activations,
-    kernels::{Kernels, kernels},
-    packed::{Halves, Lanes, Line, Packed, Panel},
+    kernels::{Kernels, Norm, Rounded, Share, kernels},
+    packed::{Halves, Lanes, Line, Panel},
 };
 use crate::runtime::vectors::avx512::{add, load, over, power_of_two, splat, store, sum, times, times_and};
 
@@ -35,7 +35,8 @@ const AHEAD: usize = 8192;
 
 kernels!("avx512f");
 
-fn multiply(weights: &Packed, first: usize, rows: &Activations, pieces: &mut [&mut [f32]]) {
+fn multiply(share: &Share<'_>, pieces: &mut [&mut [f32]]) {
+    let Share { weights, first, rows } = *share;
     let width = pieces.first().map_or(0, |piece| piece.len());
     for (index, at) in (0..width).step_by(PANEL).enumerate() {
         let Some(panel) = weights.panel(first + index) else { return };
@@ -68,14 +69,8 @@ fn tile_of(rows: usize) -> usize {
     }
 }
 
-fn multiply_upper(
-    weights: &Packed,
-    first: usize,
-    rows: &Activations,
-    energies: &[f32],
-    pieces: &mut [&mut [f32]],
-    bounds: &mut Bounds,
-) {
+fn multiply_upper(share: &Share<'_>, energies: &[f32], pieces: &mut [&mut [f32]], bounds: &mut Bounds) {
+    let Share { weights, first, rows } = *share;
     let panels = pieces.first().map_or(0, |piece| piece.len()).div_ceil(PANEL);
     bounds.least = vec![f32::NEG_INFINITY; rows.rows()];
     bounds.most = vec![f32::NEG_INFINITY; rows.rows() * panels];
@@ -99,14 +94,8 @@ fn multiply_upper(
     }
 }
 
-fn complete(
-    weights: &Packed,
-    first: usize,
-    rows: &Activations,
-    pieces: &mut [&mut [f32]],
-    bounds: &Bounds,
-    wanted: &[f32],
-) {
+fn complete(share: &Share<'_>, pieces: &mut [&mut [f32]], bounds: &Bounds, wanted: &[f32]) {
+    let Share { weights, first, rows } = *share;
     for (row, (piece, wanted)) in pieces.iter_mut().zip(wanted).enumerate() {
         let panels = piece.len().div_ceil(PANEL);
         for (index, out) in piece.chunks_mut(PANEL).enumerate() {
@@ -120,9 +109,9 @@ fn complete(
     }
 }
 
-fn round(bits: Bits, row: &[f32], codes: &mut [i8], scales: &mut [f32], sums: &mut [f32]) {
+fn round(bits: Bits, row: &[f32], places: &mut Rounded<'_>) {
     // SAFETY: as for `multiply`.
-    unsafe { rounded(bits, row, codes, scales, sums) }
+    unsafe { rounded(bits, row, places) }
 }
 
 fn in_half_precision(values: &[f32; PANEL]) -> Halves {
@@ -293,9 +282,9 @@ fn upper_product<const ROWS: usize>(
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn rounded(bits: Bits, row: &[f32], codes: &mut [i8], scales: &mut [f32], sums: &mut [f32]) {
+fn rounded(bits: Bits, row: &[f32], Rounded { codes, scales, sums }: &mut Rounded<'_>) {
     let blocks = row.as_chunks::<BLOCK>().0.iter().zip(codes.as_chunks_mut::<BLOCK>().0);
-    for ((values, codes), (scale_out, sum_out)) in blocks.zip(scales.iter_mut().zip(sums)) {
+    for ((values, codes), (scale_out, sum_out)) in blocks.zip(scales.iter_mut().zip(sums.iter_mut())) {
         let (first, second) = halves(values);
         let largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(first), _mm512_abs_ps(second)));
         let scale = largest / 127.0;

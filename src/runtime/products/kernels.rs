@@ -10,23 +10,47 @@ use super::{
 
 /// What a product calls, compiled for some instructions.
 pub(super) struct Kernels {
-    /// The product of all rows with the panels from the given one on; the pieces have the place of each row's results.
-    pub(super) multiply: fn(&Packed, usize, &Activations, &mut [&mut [f32]]),
+    /// The product of all rows with some panels; the pieces have the place of each row's results.
+    pub(super) multiply: fn(&Share<'_>, &mut [&mut [f32]]),
     /// The same of codes in halves: the upper ones, and of the lower ones what they are in the mean. How far that may be off
     /// goes to the bounds, with energies `[rows, blocks]`, the sums of the squares of a block's rounded values.
-    pub(super) multiply_upper: fn(&Packed, usize, &Activations, &[f32], &mut [&mut [f32]], &mut Bounds),
+    pub(super) multiply_upper: fn(&Share<'_>, &[f32], &mut [&mut [f32]], &mut Bounds),
     /// Of pieces that `multiply_upper` filled those panels of a row again, from whole codes, in which a number may be as much
     /// as is wanted or more, of each row its own.
-    pub(super) complete: fn(&Packed, usize, &Activations, &mut [&mut [f32]], &Bounds, &[f32]),
-    /// Rounds a row into its codes, scales and sums.
-    pub(super) round: fn(Bits, &[f32], &mut [i8], &mut [f32], &mut [f32]),
+    pub(super) complete: fn(&Share<'_>, &mut [&mut [f32]], &Bounds, &[f32]),
+    /// Rounds a row.
+    pub(super) round: fn(Bits, &[f32], &mut Rounded<'_>),
     /// Numbers in half precision, the nearest ones.
     pub(super) in_half_precision: fn(&[f32; PANEL]) -> Halves,
-    /// Divides a row, with what is added to it, by the root of its mean square, and multiplies its channels by a gain. The
-    /// mean square has an epsilon added; the sum goes to the first place, the result to the last.
-    pub(super) normalise: fn(&[f32], Option<&[f32]>, &[f32], f32, Option<&mut [f32]>, &mut [f32]),
+    /// Divides a row by the root of its mean square, and multiplies its channels by a gain. The row with what is added to it
+    /// goes to the first place, where there is one, the result to the last.
+    pub(super) normalise: fn(&Norm<'_>, Option<&mut [f32]>, &mut [f32]),
     /// Puts the first half of a row through a gate, and multiplies it with the second.
     pub(super) gate: fn(Gate, &[f32], &mut [f32]),
+}
+
+/// What a thread multiplies: all rows with the panels from `first` on.
+pub(super) struct Share<'a> {
+    pub(super) weights: &'a Packed,
+    pub(super) first: usize,
+    pub(super) rows: &'a Activations,
+}
+
+/// The places of a rounded row, as in [`Activations`].
+pub(super) struct Rounded<'a> {
+    pub(super) codes: &'a mut [i8],
+    pub(super) scales: &'a mut [f32],
+    pub(super) sums: &'a mut [f32],
+}
+
+/// A row that is to be normalised.
+pub(super) struct Norm<'a> {
+    pub(super) row: &'a [f32],
+    /// What is added to it before.
+    pub(super) added: Option<&'a [f32]>,
+    pub(super) gain: &'a [f32],
+    /// What is added to its mean square.
+    pub(super) epsilon: f32,
 }
 
 /// [`Kernels`] for the instructions named, and two of them.
@@ -35,16 +59,9 @@ macro_rules! kernels {
         pub(super) const KERNELS: Kernels =
             Kernels { multiply, multiply_upper, complete, round, in_half_precision, normalise, gate };
 
-        fn normalise(
-            row: &[f32],
-            added: Option<&[f32]>,
-            gain: &[f32],
-            epsilon: f32,
-            whole: Option<&mut [f32]>,
-            out: &mut [f32],
-        ) {
+        fn normalise(norm: &Norm<'_>, whole: Option<&mut [f32]>, out: &mut [f32]) {
             // SAFETY: `Instructions` are those of this processor.
-            unsafe { normalised(row, added, gain, epsilon, whole, out) }
+            unsafe { normalised(norm, whole, out) }
         }
 
         fn gate(gate: Gate, row: &[f32], out: &mut [f32]) {
@@ -58,14 +75,8 @@ macro_rules! kernels {
         }
 
         #[target_feature(enable = $features)]
-        fn normalised(
-            row: &[f32],
-            added: Option<&[f32]>,
-            gain: &[f32],
-            epsilon: f32,
-            whole: Option<&mut [f32]>,
-            out: &mut [f32],
-        ) {
+        fn normalised(norm: &Norm<'_>, whole: Option<&mut [f32]>, out: &mut [f32]) {
+            let Norm { row, added, gain, epsilon } = norm;
             let mut squares = splat(0.0);
             let added = added.map(|added| added.as_chunks::<PANEL>().0);
             for (index, (values, out)) in

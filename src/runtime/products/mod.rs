@@ -37,7 +37,7 @@ use ort::{
 };
 
 use activations::{Activations, Rows};
-use kernels::Kernels;
+use kernels::{Kernels, Share};
 pub(super) use nodes::with_products;
 use packed::Packed;
 use weights::{Bits, Layout, Weights};
@@ -364,11 +364,11 @@ fn multiply(
             // Each is locked once at a time, by whom it belongs to.
             if let Some(Ok(mut own)) = parts.get(index).map(Mutex::lock) {
                 let (pieces, bounds) = &mut *own;
-                let first = index * part / PANEL;
+                let share = Share { weights, first: index * part / PANEL, rows: rounded };
                 if weights.halved() {
-                    (kernels.multiply_upper)(weights, first, rounded, &energies, pieces, bounds);
+                    (kernels.multiply_upper)(&share, &energies, pieces, bounds);
                 } else {
-                    (kernels.multiply)(weights, first, rounded, pieces);
+                    (kernels.multiply)(&share, pieces);
                 }
             }
         })?;
@@ -381,7 +381,8 @@ fn multiply(
             parallel(parts.len(), &|index| {
                 if let Some(Ok(mut own)) = parts.get(index).map(Mutex::lock) {
                     let (pieces, bounds) = &mut *own;
-                    (kernels.complete)(weights, index * part / PANEL, rounded, pieces, bounds, &wanted);
+                    let share = Share { weights, first: index * part / PANEL, rows: rounded };
+                    (kernels.complete)(&share, pieces, bounds, &wanted);
                 }
             })?;
         }
