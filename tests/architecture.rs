@@ -136,7 +136,6 @@ fn unsafe_code_has_few_places() {
         .collect();
     let known = [
         "attention/avx2.rs",
-        "attention/avx512.rs",
         "attention/kernels.rs",
         "encoder/avx2.rs",
         "encoder/avx512.rs",
