@@ -6,6 +6,7 @@
 
 pub mod bundle;
 pub mod causal;
+mod content;
 pub mod export;
 pub mod manifest;
 pub mod progress;

@@ -69,14 +69,28 @@ impl ImageGuardian {
     }
 }
 
+/// Why a picture is not judged where the model for it is absent: what is wrong with the picture, if anything, comes first.
+pub(super) async fn refusal(image: ImageBytes, permit: OwnedSemaphorePermit, metrics: &Metrics) -> ServiceError {
+    let decode = move || {
+        let _permit = permit;
+        imaging::decode(image.as_bytes(), &Limits::default()).map(drop)
+    };
+    match on_pool(Task::Picture, metrics, decode).await {
+        Ok(Ok(())) => ServiceError::ModelNotInstalled,
+        Ok(Err(fault)) => fault.into(),
+        Err(error) => error,
+    }
+}
+
 /// Judges a picture. The permit is held until nothing of the decoded picture is left, also when the caller has left.
 pub(super) async fn judge(
     models: &Models,
     image: ImageBytes,
     permit: OwnedSemaphorePermit,
+    metrics: &Metrics,
     deadline: Instant,
 ) -> Result<Judged, ServiceError> {
-    let guardian = models.image.as_ref().ok_or(ServiceError::ModelNotInstalled)?;
+    let Some(guardian) = &models.image else { return Err(refusal(image, permit, metrics).await) };
     let reader = models.reader.as_deref().zip(models.text.as_deref());
     let (pixels, picture) = prepare(guardian, image, permit, reader.is_some()).await?;
     match (reader, picture) {

@@ -209,9 +209,9 @@ impl Services {
         threshold: Threshold,
     ) -> Result<Verdict, ServiceError> {
         let models = self.models(model);
-        models.image.as_ref().ok_or(ServiceError::ModelNotInstalled)?;
         let permit = image_permit(&self.image_permits)?;
-        let judged = self.timed(|deadline| guardian_image::judge(models, image, permit, deadline)).await?;
+        let judge = |deadline| guardian_image::judge(models, image, permit, &self.metrics, deadline);
+        let judged = self.timed(judge).await?;
         Ok(self.verdict(Operation::GuardianImage, threshold.judge(judged.scores())))
     }
 
@@ -227,7 +227,8 @@ impl Services {
     ) -> Result<Vec<Finding>, ServiceError> {
         let (parts, grouping) = input.into_parts();
         let models = self.models(model);
-        let scored = self.timed(|deadline| moderation::score(models, parts, &self.image_permits, deadline)).await?;
+        let (places, metrics) = (&self.image_permits, &*self.metrics);
+        let scored = self.timed(|deadline| moderation::score(models, parts, places, metrics, deadline)).await?;
         let findings = grouping.findings(&scored, threshold);
         for finding in &findings {
             self.verdict(Operation::Moderation, finding.verdict());

@@ -16,8 +16,8 @@ use hyper::body::{Frame, SizeHint};
 use serde_json::{Value, json};
 
 use crate::support::{
-    GUARD_IMAGE, GUARD_TEXT, MODERATIONS, OPERATIONS, PRISMS, SUNSHINES, Server, Setup, doubles::SLOW, post, required,
-    sound, sound_with,
+    GUARD_IMAGE, GUARD_TEXT, MODERATIONS, OPERATIONS, PRISMS, SUNSHINES, Server, Setup, doubles::SLOW, pictures, post,
+    required, sound, sound_with,
 };
 
 const TEXT_OPERATIONS: [&str; 3] = [PRISMS, SUNSHINES, GUARD_TEXT];
@@ -128,6 +128,16 @@ async fn validation_comes_before_availability() {
     answer.assert_field_error("invalid_base64", "image");
     let answer = server.post(MODERATIONS, &json!({"input": [], "model": "delta-3.1"})).await;
     answer.assert_field_error("input_empty", "input");
+    // What a picture is, only who decodes it can tell.
+    let broken = pictures::encoded(b"some text");
+    let answer = server.post(GUARD_IMAGE, &json!({"image": broken, "model": "delta-3.1"})).await;
+    answer.assert_field_error("unsupported_image", "image");
+    let url = format!("data:image/png;base64,{broken}");
+    let part = json!({"type": "image_url", "image_url": {"url": url}});
+    for model in ["beta-3-haiku", "delta-3.1"] {
+        let answer = server.post(MODERATIONS, &json!({"input": [part], "model": model})).await;
+        answer.assert_field_error("unsupported_image", "input");
+    }
 }
 
 #[tokio::test]

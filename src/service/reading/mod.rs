@@ -2,7 +2,9 @@
 //!
 //! What is cut, turned and put in order runs on the rayon pool; at most one such task of a picture is queued at a
 //! time. A picture without text costs the detector's pass and nothing more; where a first look at a smaller picture is
-//! asked for, only that. One file of more than 400 lines, because all its steps hold on to the same pages and permit.
+//! asked for, only that. What is done with pages and lines between two passes is in [`sheets`].
+
+mod sheets;
 
 use std::{
     sync::Arc,
@@ -10,7 +12,6 @@ use std::{
 };
 
 use rayon::prelude::*;
-use serde::Serialize;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
@@ -19,13 +20,11 @@ use super::{
     readiness::gravest,
 };
 use crate::{
-    domain::reading,
     engine::Batcher,
     imaging::{
-        self, Frame, Limits, TextBox,
+        self, Frame, Limits,
         reading::{
-            OverviewLimits, Page, PageMap, Part, RegionRules, Strip, StripRules, closer, passages, shows_signs, signs,
-            text_boxes,
+            OverviewLimits, Page, PageMap, Part, RegionRules, StripRules, closer, shows_signs, signs, text_boxes,
         },
     },
     registry::manifest::TextReaderSpec,
@@ -33,16 +32,15 @@ use crate::{
     telemetry::Metrics,
 };
 
-/// Most lines that are read in a picture, all its frames together: the longest.
-const MOST_LINES: usize = 200;
+pub use sheets::PageText;
+use sheets::{Line, Read, Sheet, arranged, counted, cut, pixels};
+
 /// The pages of one picture share this many times the pixels that a single one may have for the detector.
 const PAGES_AT_FULL_SIZE: u32 = 4;
 /// Parts of a page that are shown to the detector before the next are cut.
 const PARTS_AT_ONCE: usize = 4;
 /// A page that was laid on its side is read so if this share of its text is found there.
 const FOUND_AGAIN: f32 = 0.5;
-/// How far the votes of a page's lines may be from half before they decide which way up it is.
-const UNDECIDED: f32 = 0.2;
 
 /// The three networks behind their batchers.
 pub struct ReaderStages {
@@ -62,21 +60,6 @@ pub struct TextReader {
     metrics: Arc<Metrics>,
 }
 
-/// What is written on one page. Cannot be printed for debugging: a user's text must not reach a log.
-#[derive(Clone, PartialEq, Eq, Serialize)]
-pub struct PageText {
-    /// Its lines in reading order, by passage.
-    pub passages: Vec<Vec<String>>,
-}
-
-impl PageText {
-    /// The lines joined: a passage is running text, and each begins a line.
-    pub fn joined(&self) -> String {
-        let passages = self.passages.iter().map(|lines| reading::join(lines.iter().map(String::as_str)));
-        passages.collect::<Vec<_>>().join("\n")
-    }
-}
-
 /// Shared by every task that holds pages of one picture: it may outlive the request.
 type Permit = Arc<Option<OwnedSemaphorePermit>>;
 
@@ -92,26 +75,6 @@ impl Picture {
         let pages = frames.into_iter().map(|frame| Arc::new(Page::new(frame, count))).collect();
         Self { pages, permit: Arc::new(permit) }
     }
-}
-
-/// A page with the boxes of its lines.
-struct Sheet {
-    page: Arc<Page>,
-    boxes: Vec<TextBox>,
-}
-
-/// A line cut out.
-struct Line {
-    /// Which sheet it is of.
-    sheet: usize,
-    text_box: TextBox,
-    strip: Strip,
-}
-
-/// A line with what its networks say.
-struct Read {
-    text_box: TextBox,
-    text: String,
 }
 
 impl TextReader {
@@ -423,82 +386,9 @@ impl TextReader {
     }
 }
 
-impl Sheet {
-    /// About how many letters there is room for in its lines.
-    fn extent(&self) -> f32 {
-        self.boxes.iter().map(TextBox::letters).sum()
-    }
-
-    /// Whether most of its text runs from top to bottom.
-    fn lies(&self) -> bool {
-        let standing = self.boxes.iter().filter(|text_box| text_box.is_standing());
-        standing.map(TextBox::letters).sum::<f32>() > self.extent() / 2.0
-    }
-}
-
 /// What the detector is shown.
 fn detected(frame: Frame) -> PagePixels {
     PagePixels { width: frame.width() as usize, height: frame.height() as usize, rgb: frame.into_rgb() }
-}
-
-/// The longest lines of all sheets, cut out; and the sizes of the sheets.
-fn cut(sheets: &[Sheet], rules: &StripRules) -> (Vec<(u32, u32)>, Vec<Line>) {
-    let mut boxes: Vec<(usize, TextBox)> = Vec::new();
-    for (sheet, found) in sheets.iter().enumerate() {
-        boxes.extend(found.boxes.iter().map(|text_box| (sheet, *text_box)));
-    }
-    boxes.sort_by(|(_, a), (_, b)| b.length().total_cmp(&a.length()));
-    boxes.truncate(MOST_LINES);
-    let line = |(sheet, text_box): (usize, TextBox)| {
-        let strip = Strip::cut(&sheets.get(sheet)?.page, &text_box, rules)?;
-        Some(Line { sheet, text_box, strip })
-    };
-    let lines = boxes.into_par_iter().filter_map(line).collect();
-    (sheets.iter().map(|sheet| sheet.page.size()).collect(), lines)
-}
-
-/// Counts the votes: a line's weighs by its width.
-fn counted(lines: Vec<Line>, votes: &[f32], sheets: usize) -> (Vec<bool>, Vec<(Line, bool)>) {
-    let mut sums = vec![(0.0_f64, 0.0_f64); sheets];
-    for (line, vote) in lines.iter().zip(votes) {
-        if let Some((over, all)) = sums.get_mut(line.sheet) {
-            let weight = f64::from(line.strip.width());
-            *over += weight * f64::from(*vote);
-            *all += weight;
-        }
-    }
-    let shares: Vec<f64> = sums.into_iter().map(|(over, all)| if all > 0.0 { over / all } else { 0.0 }).collect();
-    let share = |sheet: usize| shares.get(sheet).copied().unwrap_or(0.0);
-    let lines = lines
-        .into_iter()
-        .zip(votes)
-        .map(|(line, vote)| {
-            let share = share(line.sheet);
-            let both = (share - 0.5).abs() < f64::from(UNDECIDED) || (*vote > 0.5) != (share > 0.5);
-            (line, both)
-        })
-        .collect();
-    (shares.iter().map(|share| *share > 0.5).collect(), lines)
-}
-
-fn pixels(strip: &Strip, turned_over: bool, rules: &StripRules) -> LinePixels {
-    let (width, rgb) = if turned_over { strip.turned_over().canvas(rules) } else { strip.canvas(rules) };
-    LinePixels { width, rgb }
-}
-
-/// The lines of every sheet in reading order; sheets on which nothing was read are left out.
-fn arranged(found: Vec<Vec<Read>>, sizes: &[(u32, u32)], turned_over: &[bool]) -> Vec<PageText> {
-    let sheets = found.into_iter().zip(sizes).zip(turned_over);
-    let page = |((lines, size), over): ((Vec<Read>, &(u32, u32)), &bool)| {
-        let boxes: Vec<TextBox> =
-            lines.iter().map(|line| if *over { line.text_box.turned_over(*size) } else { line.text_box }).collect();
-        let text = |place: usize| lines.get(place).map(|line| line.text.trim().to_owned());
-        let passages = passages(&boxes)
-            .into_iter()
-            .map(|places| places.into_iter().filter_map(text).filter(|line| !line.is_empty()).collect::<Vec<_>>());
-        PageText { passages: passages.filter(|lines| !lines.is_empty()).collect() }
-    };
-    sheets.map(page).filter(|page| !page.passages.is_empty()).collect()
 }
 
 /// Shows a network something plain, unless it has answered within this span.
@@ -518,27 +408,6 @@ async fn proven<I: Send + 'static, O: Send + 'static>(
 mod tests {
     use super::*;
 
-    const RULES: RegionRules = RegionRules { threshold: 0.3, box_threshold: 0.5, unclip: 1.6 };
-    const STRIPS: StripRules = StripRules { height: 8, least_width: 16, width_step: 8, most_width: 64 };
-
-    /// The boxes of level lines of these heights, 40 wide, one below the other with room between them.
-    fn boxes(heights: &[usize]) -> Vec<TextBox> {
-        let mut map = Vec::new();
-        for &height in heights {
-            map.extend([0.0; 60].repeat(20));
-            map.extend([[0.0; 10].as_slice(), &[0.9; 40], &[0.0; 10]].concat().repeat(height));
-        }
-        text_boxes(&map, 60, 1.0, &RULES)
-    }
-
-    fn lines(count: usize) -> Vec<Line> {
-        let page = Page::new(Frame::new(60, 60, vec![0; 60 * 60 * 3]).expect("the bytes fit"), 1);
-        let text_box = boxes(&[8])[0];
-        (0..count)
-            .map(|_| Line { sheet: 0, text_box, strip: Strip::cut(&page, &text_box, &STRIPS).expect("it is cut") })
-            .collect()
-    }
-
     #[test]
     fn what_is_kept_of_a_picture_does_not_grow_with_its_frames() {
         let frame = Frame::new(1250, 1250, vec![0; 1250 * 1250 * 3]).expect("the bytes fit");
@@ -548,71 +417,5 @@ mod tests {
         };
         assert_eq!(kept(1), 1_562_500);
         assert_eq!(kept(16), 16_000_000);
-    }
-
-    #[test]
-    fn a_blot_does_not_lay_a_page_on_its_side() {
-        // A level line of 60 by 8, and a blot of 24 by 70: longer, but with room for fewer letters.
-        let row =
-            |line: f32, blot: f32| [[0.0; 5].as_slice(), &[line; 60], &[0.0; 15], &[blot; 24], &[0.0; 6]].concat();
-        let map =
-            [row(0.0, 0.0).repeat(10), row(0.9, 0.9).repeat(8), row(0.0, 0.9).repeat(62), row(0.0, 0.0).repeat(10)];
-        let page = Arc::new(Page::new(Frame::new(110, 90, vec![0; 110 * 90 * 3]).expect("the bytes fit"), 1));
-        let mut sheet = Sheet { page, boxes: text_boxes(&map.concat(), 110, 1.0, &RULES) };
-        let standing: Vec<_> = sheet.boxes.iter().map(|text_box| (text_box.is_standing(), text_box.length())).collect();
-        assert!(matches!(standing[..], [(true, blot), (false, line)] if blot > line), "{standing:?}");
-        assert!(!sheet.lies());
-        sheet.boxes.truncate(1);
-        assert!(sheet.lies());
-    }
-
-    #[test]
-    fn of_all_pages_together_the_longest_lines_are_read() {
-        let long = boxes(&[8])[0];
-        // Half as long.
-        let short = {
-            let mut map = [0.0; 60].repeat(20);
-            map.extend([[0.0; 10].as_slice(), &[0.9; 20], &[0.0; 30]].concat().repeat(8));
-            map.extend([0.0; 60].repeat(20));
-            text_boxes(&map, 60, 1.0, &RULES)[0]
-        };
-        let sheet = |shorts: usize, longs: usize| Sheet {
-            page: Arc::new(Page::new(Frame::new(60, 60, vec![0; 60 * 60 * 3]).expect("the bytes fit"), 2)),
-            boxes: [vec![short; shorts], vec![long; longs]].concat(),
-        };
-        let (sizes, lines) = cut(&[sheet(60, 60), sheet(50, 120)], &STRIPS);
-        assert_eq!(sizes.len(), 2);
-        assert_eq!(lines.len(), MOST_LINES);
-        let of = |sheet: usize| lines.iter().filter(|line| line.sheet == sheet && line.text_box == long).count();
-        assert_eq!((of(0), of(1)), (60, 120));
-    }
-
-    #[test]
-    fn a_decided_page_is_read_its_way_and_a_dissenting_line_both_ways() {
-        let both = |votes: &[f32]| {
-            let (turned_over, lines) = counted(lines(votes.len()), votes, 1);
-            (turned_over[0], lines.iter().map(|(_, both)| *both).collect::<Vec<_>>())
-        };
-        assert_eq!(both(&[0.1, 0.0, 0.2]), (false, vec![false, false, false]));
-        assert_eq!(both(&[1.0, 0.9, 0.9]), (true, vec![false, false, false]));
-        assert_eq!(both(&[0.0, 0.1, 0.1, 0.9]), (false, vec![false, false, false, true]));
-        assert_eq!(both(&[0.55, 0.4]), (false, vec![true, true]));
-    }
-
-    #[test]
-    fn lines_are_joined_in_the_order_of_their_page() {
-        let found = boxes(&[8, 8]);
-        let (upper, lower) = if found[0] == boxes(&[8])[0] { (found[0], found[1]) } else { (found[1], found[0]) };
-        let page = |turned_over: bool| {
-            let read = |text_box, text: &str| Read { text_box, text: text.into() };
-            let sheets = vec![vec![read(lower, " second "), read(upper, "first"), read(lower, " ")], Vec::new()];
-            arranged(sheets, &[(60, 56), (60, 56)], &[turned_over, false])
-        };
-        let joined = |pages: Vec<PageText>| pages.iter().map(PageText::joined).collect::<Vec<_>>();
-        let words =
-            |turned_over| joined(page(turned_over))[0].split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!(joined(page(false)).len(), 1, "a page on which nothing is read is left out");
-        assert_eq!(words(false), ["first", "second"]);
-        assert_eq!(words(true), ["second", "first"]);
     }
 }
