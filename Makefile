@@ -25,6 +25,8 @@ BINARY := target/release/dichroic
 EXAMPLE := --manifest-path examples/rust/Cargo.toml
 
 .DEFAULT_GOAL := help
+# Several targets write the same program, with other features.
+.NOTPARALLEL:
 .PHONY: help setup models build bundle notices demo serve test test-rust test-scripts test-clients test-models
 .PHONY: test-deploy fmt lint bench gauge bench-peers bench-profile bench-gpu lock clean
 
@@ -56,9 +58,10 @@ serve: build ## serve on 127.0.0.1:8080 with a fresh key
 	@$(VENV_PYTHON) scripts/serve $(BINARY)
 
 test: ## set-up, then every check and test but those of test-clients and test-models
-	@$(PYTHON) scripts/setup --require cargo cc
+	@$(PYTHON) scripts/setup --require cargo cc node
+	@$(PYTHON) scripts/deploy_tools
 	@$(MAKE) --no-print-directory lint test-rust test-scripts test-deploy
-	@echo 'make test: every check passed.'
+	@echo 'make test: every check passed; what was skipped stands above, with its reason.'
 
 test-rust: ## unit, integration, architecture, golden and doc tests of the server
 	@$(CARGO) test --locked --no-run
@@ -66,14 +69,14 @@ test-rust: ## unit, integration, architecture, golden and doc tests of the serve
 
 test-scripts: ## tests of set-up, of the conversions, and of the running server
 	@$(CARGO) build --locked --quiet
-	@$(VENV_PYTHON) -m pytest -q scripts/tests --ignore-glob "*/test_deploy*.py" --ignore-glob "*/test_clients*.py" \
+	@$(VENV_PYTHON) -m pytest -q -rs scripts/tests --ignore-glob "*/test_deploy*.py" --ignore-glob "*/test_clients*.py" \
 		--ignore scripts/tests/test_playground.py --ignore scripts/tests/test_optimum.py
 
 test-clients: ## linter, generated clients and schemathesis on the OpenAPI document (some minutes)
 	@$(PYTHON) scripts/setup --require cargo cc
 	@$(PYTHON) scripts/client_tools
 	@$(CARGO) build --locked --quiet
-	@.venv-clients/bin/python -m pytest -q scripts/tests/test_clients*.py
+	@.venv-clients/bin/python -m pytest -q -rs scripts/tests/test_clients*.py
 
 # Not in `make test`: its packages, PyTorch among them, are 6 GB. The tests themselves take a minute.
 test-models: ## tests of models that Hugging Face's Optimum has exported (6 GB of packages)
@@ -89,8 +92,8 @@ test-deploy: ## tests of the Helm chart, the alert rules, the bundle, limits in 
 	@$(CARGO) build --locked --quiet --no-default-features
 	@install -D target/debug/dichroic target/bundled/dichroic
 	@$(CARGO) build --locked --quiet
-	@.venv-deploy/bin/python -m pytest -q scripts/tests/test_deploy*.py
-	@$(VENV_PYTHON) -m pytest -q scripts/tests/test_playground.py
+	@.venv-deploy/bin/python -m pytest -q -rs scripts/tests/test_deploy*.py
+	@$(VENV_PYTHON) -m pytest -q -rs scripts/tests/test_playground.py
 
 fmt: ## format the Rust code
 	@$(CARGO) fmt

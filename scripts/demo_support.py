@@ -135,7 +135,9 @@ def _await_ready(process: subprocess.Popen[bytes], server: Server) -> None:
     until = time.monotonic() + READY_SECONDS
     while server.get("/readyz") != 200:
         if process.poll() is not None:
-            raise DemoError(f"the server exited with {process.returncode} before it was ready")
+            killed = process.returncode == -signal.SIGKILL
+            memory = ": if memory ran out, name fewer models with MODELS" if killed else ""
+            raise DemoError(f"the server exited with {process.returncode} before it was ready{memory}")
         if time.monotonic() > until:
             raise DemoError(f"the server was not ready within {READY_SECONDS} s")
         time.sleep(0.02)

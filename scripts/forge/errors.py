@@ -43,20 +43,25 @@ def human_size(count: float) -> str:
 
 def from_os_error(error: OSError, place: Path, elsewhere: str = _MOVE_CACHE) -> SetupError:
     """What a failed write or read at `place` means to the user; `elsewhere` begins to name another folder."""
-    path = error.filename or place
+    path = Path(error.filename or place)
+
+    def otherwise(path: Path, folder: str) -> str:
+        return f"or {elsewhere} {folder}" if path.is_relative_to(place) else ""
+
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         # Of a copy the second is what is written.
-        full = error.filename2 or path
-        moved = f" or {elsewhere} a folder on a larger disk" if Path(full).is_relative_to(place) else ""
+        full = Path(error.filename2 or path)
+        moved = otherwise(full, "a folder on a larger disk")
         kept = " (finished downloads are kept)" if elsewhere == _MOVE_CACHE else ""
-        return SetupError(f"The disk that holds {full} is full: free some space{moved}, then run again{kept}.")
+        return SetupError(f"The disk that holds {full} is full: free some space {moved}".rstrip() + f", then run again{kept}.")
+    if error.filename is None:
+        # Of what no file is named, a folder is not to blame.
+        return SetupError(f"The system refused it ({error.strerror or error}): mend that, then run again.")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return SetupError(
-            f"{path} cannot be written: make it writable for this user, or {elsewhere} a folder that is."
-        )
-    return SetupError(
-        f"{path} cannot be used ({error.strerror or error}): make it usable, or {elsewhere} another folder."
-    )
+        moved = otherwise(path, "a folder that is") or "then run again"
+        return SetupError(f"{path} cannot be written: make it writable for this user, {moved}.")
+    moved = otherwise(path, "another folder") or "then run again"
+    return SetupError(f"{path} cannot be used ({error.strerror or error}): make it usable, {moved}.")
 
 
 def from_client(client: str, wanted: str, output: str) -> SetupError:

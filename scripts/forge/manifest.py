@@ -118,7 +118,9 @@ def replacing(target: Path) -> Iterator[Path]:
     """A new folder beside `target`, which takes its place once the block has filled it."""
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     stale = target.with_name(f".{target.name}.{os.getpid()}.stale")
-    remove(partial)
+    # Those of a process that was killed, too: whoever writes here holds the lock.
+    for left in [*target.parent.glob(f".{target.name}.*.partial"), *target.parent.glob(f".{target.name}.*.stale")]:
+        remove(left)
     partial.mkdir(parents=True)
     try:
         yield partial

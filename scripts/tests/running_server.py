@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 from demo_support import make_key  # noqa: E402
 
+# The environment without settings of a server.
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("DICHROIC_")}
 BINARY = Path(os.environ.get("DICHROIC_TEST_BINARY", ROOT / "target" / "debug" / "dichroic"))
 ASKED = [name for name in re.split(r"[,\s]+", os.environ.get("MODELS", "")) if name]
 MODELS = [
@@ -55,9 +57,8 @@ def free_port() -> int:
 def start(folder: Path, **settings: str) -> Running:
     assert BINARY.is_file(), f"{BINARY} is missing: run `cargo build` (make test does)"
     port, key = free_port(), make_key()
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("DICHROIC_")}
     environment = {
-        **clean,
+        **CLEAN,
         "DICHROIC_API_KEY": key,
         "DICHROIC_USAGE_LIMIT": "0",
         "DICHROIC_KEYS_FILE": str(folder / "keys.json"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ sys.path[:0] = [str(ROOT / "scripts")]
 from peers import gpu  # noqa: E402
 from peers.step_profile import PAGE, between  # noqa: E402
 
+ASKED = re.findall(r"[^,\s]+", os.environ.get("MODELS", ""))
+built = pytest.mark.skipif(bool(ASKED) and "alpha-4o-mini" not in ASKED, reason="MODELS leaves alpha-4o-mini out")
 BUILT = ROOT / "models" / "alpha-4o-mini" / "build"
 TEXTS = ["The lift is out of order again.", "My sister passed her exam, and we danced."]
 FOUND = {
@@ -27,6 +30,7 @@ FOUND = {
 }
 
 
+@built
 def test_every_answer_asked_for_has_a_prompt_of_a_task() -> None:
     job = gpu.generation(BUILT / "generator", TEXTS, 7, 5)
     tokenizer = Tokenizer.from_file(str(BUILT / "generator" / "tokenizer.json"))
@@ -37,6 +41,7 @@ def test_every_answer_asked_for_has_a_prompt_of_a_task() -> None:
     assert {text.rpartition("\n<|im_start|>")[2] for text in told} == {"positive\n", "negative\n", "reply\n"}
 
 
+@built
 def test_windows_are_as_long_as_told_and_differ() -> None:
     job = gpu.moderation(BUILT / "text", TEXTS, (4, 16), 1.0)
     assert [len(window) for window in job["windows"]] == [16] * 4 * gpu.BATCHES
@@ -59,6 +64,14 @@ def test_the_table_has_all_figures_and_a_place_on_the_page() -> None:
     assert "| alpha-4o-mini | 64 | 9,000 | 10.0 |  |  |" in text
     assert "3 of 4 answers" in text and "0.0012 apart" in text
     assert text.strip() in between(PAGE.read_text(encoding="utf-8"), "gpu", text)
+
+
+def test_its_texts_are_there() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", "import runpy; print(len(runpy.run_path('scripts/bench_gpu')['everyday_texts']()))"],
+        capture_output=True, text=True, check=True, cwd=ROOT, timeout=60,
+    )
+    assert int(told.stdout) >= 100
 
 
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-import os
 import re
 import shutil
 import signal
@@ -20,7 +19,7 @@ from typing import Any
 
 import pytest
 import requests
-from running_server import ASKED, BINARY, MODELS, ROOT, Running, start
+from running_server import ASKED, BINARY, CLEAN, MODELS, ROOT, Running, start
 
 from demo_support import lettering, make_key, photograph
 
@@ -53,6 +52,9 @@ LANGUAGES = {
     "zh": ("我不想活了，今晚就去自杀。", "心理援助热线", "我会找到你，把你的骨头全打断。", "骨", "公交车又晚点了二十分钟。",
            r"[\u4e00-\u9fff]"),
 }
+
+
+pytestmark = pytest.mark.skipif(not MODELS, reason="no model is set up that these tests know")
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +241,7 @@ def test_one_connection_serves_many_requests(server: Running) -> None:
 
 
 def test_keys_made_and_revoked_on_the_command_line_take_effect_without_a_restart(server: Running) -> None:
-    environment = {**os.environ, "DICHROIC_KEYS_FILE": str(server.folder / "keys.json")}
+    environment = {**CLEAN, "DICHROIC_KEYS_FILE": str(server.folder / "keys.json")}
 
     def keys(*arguments: str) -> str:
         done = subprocess.run([BINARY, "keys", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -304,7 +306,7 @@ def test_a_stop_signal_lets_requests_finish(tmp_path: Path) -> None:
 
 def test_check_passes_here_and_names_a_damaged_model(tmp_path: Path) -> None:
     command = [BINARY, "check", "--models", MODELS[0]]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, env=CLEAN, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     for part in ("configuration", "runtime", "checksums", f"{MODELS[0]} text", f"{MODELS[0]} generator"):
         assert re.search(rf"^ok +{re.escape(part)} ", done.stdout, re.MULTILINE), done.stdout
@@ -320,7 +322,7 @@ def test_check_passes_here_and_names_a_damaged_model(tmp_path: Path) -> None:
     done = subprocess.run(
         [*command, "--models-dir", tmp_path / "models", "--listen", "0.0.0.0:8080"],
         cwd=ROOT, capture_output=True, text=True,
-        env={**os.environ, "DICHROIC_KEYS_FILE": str(tmp_path / "keys.json")},
+        env={**CLEAN, "DICHROIC_KEYS_FILE": str(tmp_path / "keys.json")},
     )
     assert done.returncode == 1
     assert re.search(r"^FAIL +keys .*0\.0\.0\.0:8080 without any API key", done.stdout, re.MULTILINE), done.stdout
@@ -328,6 +330,6 @@ def test_check_passes_here_and_names_a_damaged_model(tmp_path: Path) -> None:
     refused = subprocess.run(
         [BINARY, "serve", "--models", MODELS[0], "--models-dir", tmp_path / "models"],
         cwd=ROOT, capture_output=True, text=True, timeout=120,
-        env={**os.environ, "DICHROIC_API_KEY": make_key(), "DICHROIC_LISTEN": "127.0.0.1:0"},
+        env={**CLEAN, "DICHROIC_API_KEY": make_key(), "DICHROIC_LISTEN": "127.0.0.1:0"},
     )
     assert refused.returncode == 1 and "model.onnx" in refused.stderr

@@ -24,6 +24,7 @@ from forge import environment, places  # noqa: E402
 from forge.components import Catalogue  # noqa: E402
 from forge.errors import SetupError, from_client, from_os_error  # noqa: E402
 from forge.fetch import Sources  # noqa: E402
+from forge.manifest import replacing  # noqa: E402
 from forge.places import Places  # noqa: E402
 from forge.progress import Progress  # noqa: E402
 
@@ -495,6 +496,24 @@ def test_of_a_copy_the_disk_that_is_written_is_the_full_one() -> None:
     assert "holds /cache/downloads/a.whl is full: free some space or set DICHROIC_CACHE" in str(
         from_os_error(full, Path("/cache"))
     )
+
+
+def test_a_folder_elsewhere_is_named_only_where_it_would_help() -> None:
+    for number in (errno.EACCES, errno.EIO):
+        here = str(from_os_error(OSError(number, "no", "/cache/built/a"), Path("/cache")))
+        assert "/cache/built/a cannot be" in here and "or set DICHROIC_CACHE to" in here
+        there = str(from_os_error(OSError(number, "no", "/checkout/.venv"), Path("/cache")))
+        assert "/checkout/.venv cannot be" in there and "DICHROIC_CACHE" not in there
+    assert "/cache" not in str(from_os_error(BrokenPipeError(errno.EPIPE, "Broken pipe"), Path("/cache")))
+
+
+def test_what_a_killed_build_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    target = tmp_path / "generator"
+    for left in (".generator.1.partial", ".generator.2.stale", ".text.3.partial"):
+        (tmp_path / left).mkdir()
+    with replacing(target) as partial:
+        (partial / "model.onnx").write_bytes(b"a")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".text.3.partial", "generator"]
 
 
 # --- make --------------------------------------------------------------------

@@ -551,6 +551,7 @@ mod tests {
             ("DICHROIC_SOURCE_ALPHA", "/a.gguf"),
             ("DICHROIC_URL", "http://127.0.0.1:8080"),
             ("DICHROIC_KEY", "dk_1"),
+            ("DICHROIC_TEST_BROWSER", "/usr/bin/chromium"),
             ("LISTEN", "x"),
         ];
         assert!(load(None, &environment, &[]).is_ok());

@@ -21,6 +21,9 @@ pub const PREFIX: &str = "DICHROIC_";
 /// Variables of the set-up scripts and of the examples, which may share an environment with the server.
 const SCRIPTS: [&str; 3] = ["DICHROIC_CACHE", "DICHROIC_URL", "DICHROIC_KEY"];
 
+/// What those of the tests begin with.
+const TESTS: &str = "DICHROIC_TEST_";
+
 /// What those begin with that name a source's own copy for the set-up.
 const SOURCES: &str = "DICHROIC_SOURCE_";
 
@@ -389,7 +392,7 @@ impl Environment {
         let mut dict = Dict::new();
         for (variable, value) in variables {
             let Some(variable) = variable.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
-            if SCRIPTS.contains(&variable) || variable.starts_with(SOURCES) {
+            if SCRIPTS.contains(&variable) || [SOURCES, TESTS].iter().any(|begins| variable.starts_with(begins)) {
                 continue;
             }
             let Some(setting) = SETTINGS.iter().find(|setting| setting.variable() == variable) else {

@@ -189,6 +189,13 @@ mod tests {
     }
 
     #[test]
+    fn pictures_as_large_as_the_interface_says_are_taken() {
+        let bounds = Limits::default();
+        assert_eq!((bounds.max_pixels, bounds.max_side, bounds.max_bytes), (40_000_000, 16_384, 10 << 20));
+        assert!(decode(&png_bytes(16_384, 1, &[9; 65_536]), &bounds).is_ok());
+    }
+
+    #[test]
     fn what_is_no_picture_is_unsupported_and_a_bare_signature_is_corrupt() {
         for bytes in [&b""[..], b"x", b"<svg/>", b"%PDF-1.7", b"RIFF\0\0\0\0WAVE"] {
             assert_eq!(decode(bytes, &Limits::default()), Err(ImageError::Unsupported), "{bytes:?}");

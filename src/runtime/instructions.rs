@@ -1,4 +1,7 @@
 //! What operators of ours are written for.
+//!
+//! Their kernels are run by whom [`super::session::Runtime`] has given instructions that the processor has, and by tests
+//! that ask here.
 
 /// Instructions that not every processor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +28,7 @@ impl Instructions {
     }
 
     #[cfg(target_arch = "x86_64")]
-    fn are_here(self) -> bool {
+    pub(super) fn are_here(self) -> bool {
         match self {
             Self::Avx512Vnni => {
                 is_x86_feature_detected!("avx512f")
@@ -40,7 +43,7 @@ impl Instructions {
     }
 
     #[cfg(not(target_arch = "x86_64"))]
-    fn are_here(self) -> bool {
+    pub(super) fn are_here(self) -> bool {
         match self {}
     }
 }

@@ -61,11 +61,11 @@ impl Runtime {
         environment.clone().map(|environment| Self { environment, threads, device: Device::Cpu, ours })
     }
 
-    /// The same runtime with operators of ours by these instructions, which this processor has to have, instead of by the
-    /// best; without any, with ONNX Runtime's own alone, in generators and text classifiers.
+    /// The same runtime with operators of ours by these instructions instead of by the best; without any, or any that this
+    /// processor has, with ONNX Runtime's own alone, in generators and text classifiers.
     #[must_use]
     pub fn with_instructions(self, ours: Option<Instructions>) -> Self {
-        Self { ours, ..self }
+        Self { ours: ours.filter(|ours| ours.are_here()), ..self }
     }
 
     /// The same runtime with a GPU for its sessions, the first that the process sees (`CUDA_VISIBLE_DEVICES` says which

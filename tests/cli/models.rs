@@ -252,12 +252,17 @@ fn a_generator_of_ones_own_answers_alone_as_in_company() {
 #[test]
 fn prompts_of_ones_own_replace_the_default_ones() {
     let folder = tempfile::tempdir().unwrap();
-    let prompts = checkout("models/beta-3-haiku/prompts.json");
+    let prompts = folder.path().join("prompts.json");
+    fs::copy(checkout("models/beta-3-haiku/prompts.json"), &prompts).unwrap();
+    // What a judge asks of our own models.
+    let positive = json!({"prefix": "<|im_start|>user\n", "suffix": "<|im_end|>\n", "least_right": 0.75});
+    set(&prompts, "/tasks/positive", positive);
     let output = add(folder.path(), "tiny-causal", &["--prompts", prompts.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let manifest = fs::read(folder.path().join("models/alpha-4o-mini/build/generator/manifest.json")).unwrap();
     let part = &serde_json::from_slice::<Value>(&manifest).unwrap()["generator"];
     assert_eq!(part["tasks"]["reply"]["suffix"], "<|im_end|>\n<|im_start|>reply\n");
+    assert_eq!(part["tasks"]["positive"].get("least_right"), None);
     assert_eq!((&part["cache"], &part["stop_ids"]), (&json!("growing"), &json!([0, 2])));
 }
 

@@ -1,8 +1,8 @@
 //! Products and rounding with the instructions AVX2, FMA and F16C.
 //!
 //! Half a panel is a vector of four bytes of eight columns. Products of bytes are added by pairs in 16 bits, which hold a
-//! block's if the codes are below 16: what has 8 bits is multiplied by halves. The arithmetic is that of `avx512`, to the
-//! bit.
+//! block's if the codes are below 16: what has 8 bits is multiplied by halves. Of finite rows the
+//! products are those of `avx512`, to the bit.
 #![expect(
     unsafe_code,
     reason = "loads and stores take pointers, and only a processor with the instructions may run them"
@@ -26,17 +26,14 @@ use std::{
 };
 
 use super::{
-    BLOCK, Bits, Bounds, Gate, PANEL,
+    AHEAD, BLOCK, Bits, Bounds, Gate, MIDDLE, PANEL, VARIANCE,
     activations::Activations,
-    kernels::{Kernels, Norm, Rounded, Share, kernels},
+    kernels::{Kernels, Norm, Rounded, Share, kernels, tile_of},
     packed::{Halves, Line, Panel},
 };
 use crate::runtime::vectors::avx2::{
     HALF, Vector, add, larger, largest, load, magnitude, over, power_of_two, splat, store, sum, times, times_and,
 };
-
-/// Bytes ahead of what is read that are asked for, into the second-level cache.
-const AHEAD: usize = 8192;
 
 /// Halves of a panel.
 const BOTH: usize = 2;
@@ -71,15 +68,6 @@ fn multiply(share: &Share<'_>, pieces: &mut [&mut [f32]]) {
     }
 }
 
-/// How many of so many rows are multiplied with a panel together.
-fn tile_of(rows: usize) -> usize {
-    match rows {
-        1 => 1,
-        2 | 3 => 2,
-        _ => 4,
-    }
-}
-
 fn multiply_upper(share: &Share<'_>, energies: &[f32], pieces: &mut [&mut [f32]], bounds: &mut Bounds) {
     let Share { weights, first, rows } = *share;
     let panels = pieces.first().map_or(0, |piece| piece.len()).div_ceil(PANEL);
@@ -105,31 +93,6 @@ fn multiply_upper(share: &Share<'_>, energies: &[f32], pieces: &mut [&mut [f32]]
             (row, pieces) = (row + tile, others);
         }
     }
-}
-
-fn complete(share: &Share<'_>, pieces: &mut [&mut [f32]], bounds: &Bounds, wanted: &[f32]) {
-    let Share { weights, first, rows } = *share;
-    for (row, (piece, wanted)) in pieces.iter_mut().zip(wanted).enumerate() {
-        let panels = piece.len().div_ceil(PANEL);
-        for (index, out) in piece.chunks_mut(PANEL).enumerate() {
-            if bounds.most[row * panels + index] >= *wanted
-                && let Some(panel) = weights.panel(first + index)
-            {
-                // SAFETY: as for `multiply`.
-                unsafe { whole_product(panel, rows, row, out) }
-            }
-        }
-    }
-}
-
-fn round(bits: Bits, row: &[f32], places: &mut Rounded<'_>) {
-    // SAFETY: as for `multiply`.
-    unsafe { rounded(bits, row, places) }
-}
-
-fn in_half_precision(values: &[f32; PANEL]) -> Halves {
-    // SAFETY: as for `multiply`.
-    unsafe { rounded_to_halves(values) }
 }
 
 /// Rows as products take them.
@@ -279,9 +242,6 @@ fn upper_product<const ROWS: usize>(
     (least, most): (&mut [f32], &mut [f32]),
     panels: usize,
 ) {
-    // The mean of the lower halves, and their variance.
-    const MIDDLE: f32 = 7.5;
-    const VARIANCE: f32 = 255.0 / 12.0;
     let (fifteens, sixteens) = (_mm256_set1_epi8(15), _mm256_set1_epi16(16));
     let blocks = panel.scales.len();
     let (lines, zeros) = (&panel.codes.as_chunks::<4>().0[..blocks], &panel.zeros[..blocks]);

@@ -23,15 +23,12 @@ use std::{
 };
 
 use super::{
-    BLOCK, Bits, Bounds, Gate, PANEL,
+    AHEAD, BLOCK, Bits, Bounds, Gate, MIDDLE, PANEL, VARIANCE,
     activations::Activations,
-    kernels::{Kernels, Norm, Rounded, Share, kernels},
+    kernels::{Kernels, Norm, Rounded, Share, kernels, tile_of},
     packed::{Halves, Lanes, Line, Panel},
 };
 use crate::runtime::vectors::avx512::{add, load, over, power_of_two, splat, store, sum, times, times_and};
-
-/// Bytes ahead of what is read that are asked for, into the second-level cache.
-const AHEAD: usize = 8192;
 
 kernels!("avx512f");
 
@@ -60,15 +57,6 @@ fn multiply(share: &Share<'_>, pieces: &mut [&mut [f32]]) {
     }
 }
 
-/// How many of so many rows are multiplied with a panel together.
-fn tile_of(rows: usize) -> usize {
-    match rows {
-        1 => 1,
-        2 | 3 => 2,
-        _ => 4,
-    }
-}
-
 fn multiply_upper(share: &Share<'_>, energies: &[f32], pieces: &mut [&mut [f32]], bounds: &mut Bounds) {
     let Share { weights, first, rows } = *share;
     let panels = pieces.first().map_or(0, |piece| piece.len()).div_ceil(PANEL);
@@ -92,31 +80,6 @@ fn multiply_upper(share: &Share<'_>, energies: &[f32], pieces: &mut [&mut [f32]]
             (row, pieces) = (row + tile, others);
         }
     }
-}
-
-fn complete(share: &Share<'_>, pieces: &mut [&mut [f32]], bounds: &Bounds, wanted: &[f32]) {
-    let Share { weights, first, rows } = *share;
-    for (row, (piece, wanted)) in pieces.iter_mut().zip(wanted).enumerate() {
-        let panels = piece.len().div_ceil(PANEL);
-        for (index, out) in piece.chunks_mut(PANEL).enumerate() {
-            if bounds.most[row * panels + index] >= *wanted
-                && let Some(panel) = weights.panel(first + index)
-            {
-                // SAFETY: as for `multiply`.
-                unsafe { whole_product(panel, rows, row, out) }
-            }
-        }
-    }
-}
-
-fn round(bits: Bits, row: &[f32], places: &mut Rounded<'_>) {
-    // SAFETY: as for `multiply`.
-    unsafe { rounded(bits, row, places) }
-}
-
-fn in_half_precision(values: &[f32; PANEL]) -> Halves {
-    // SAFETY: as for `multiply`.
-    unsafe { rounded_to_halves(values) }
 }
 
 /// The product of `ROWS` rows from `first` on with a panel whose blocks have `LINES` lines, into place `at` of each one's
@@ -227,9 +190,6 @@ fn upper_product<const ROWS: usize>(
     (least, most): (&mut [f32], &mut [f32]),
     panels: usize,
 ) {
-    // The mean of the lower halves, and their variance.
-    const MIDDLE: f32 = 7.5;
-    const VARIANCE: f32 = 255.0 / 12.0;
     let half = _mm512_set1_epi8(15);
     let blocks = panel.scales.len();
     let (lines, zeros) = (&panel.codes.as_chunks::<4>().0[..blocks], &panel.zeros[..blocks]);
@@ -317,8 +277,7 @@ fn rounded_to_halves(values: &[f32; PANEL]) -> Halves {
     halves
 }
 
-/// A line of codes; where several rows are multiplied with it, one that will soon be wanted is asked for. With one row the
-/// processor has as many loads under way by itself, and to ask costs more than it brings.
+/// A line of codes, and one that will soon be wanted is asked for.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn loaded(line: &Line) -> __m512i {

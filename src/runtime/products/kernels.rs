@@ -53,11 +53,45 @@ pub(super) struct Norm<'a> {
     pub(super) epsilon: f32,
 }
 
-/// [`Kernels`] for the instructions named, and two of them.
+/// How many of so many rows are multiplied with a panel together.
+pub(super) fn tile_of(rows: usize) -> usize {
+    match rows {
+        1 => 1,
+        2 | 3 => 2,
+        _ => 4,
+    }
+}
+
+/// [`Kernels`] for the instructions named, but for the products of several rows.
 macro_rules! kernels {
     ($features:literal) => {
         pub(super) const KERNELS: Kernels =
             Kernels { multiply, multiply_upper, complete, round, in_half_precision, normalise, gate };
+
+        fn complete(share: &Share<'_>, pieces: &mut [&mut [f32]], bounds: &Bounds, wanted: &[f32]) {
+            let Share { weights, first, rows } = *share;
+            for (row, (piece, wanted)) in pieces.iter_mut().zip(wanted).enumerate() {
+                let panels = piece.len().div_ceil(PANEL);
+                for (index, out) in piece.chunks_mut(PANEL).enumerate() {
+                    if bounds.most[row * panels + index] >= *wanted
+                        && let Some(panel) = weights.panel(first + index)
+                    {
+                        // SAFETY: `Instructions` are those of this processor.
+                        unsafe { whole_product(panel, rows, row, out) }
+                    }
+                }
+            }
+        }
+
+        fn round(bits: Bits, row: &[f32], places: &mut Rounded<'_>) {
+            // SAFETY: `Instructions` are those of this processor.
+            unsafe { rounded(bits, row, places) }
+        }
+
+        fn in_half_precision(values: &[f32; PANEL]) -> Halves {
+            // SAFETY: `Instructions` are those of this processor.
+            unsafe { rounded_to_halves(values) }
+        }
 
         fn normalise(norm: &Norm<'_>, whole: Option<&mut [f32]>, out: &mut [f32]) {
             // SAFETY: `Instructions` are those of this processor.

@@ -2,7 +2,7 @@
 //!
 //! A step of a generator is little else than these products. In ONNX Runtime's a vector holds the codes of one output, and
 //! each block's sum is spread over several places, all of which have to be scaled: more work than the products themselves.
-//! Here a vector holds codes of 16 outputs, and a block's sum is scaled once ([`packed`]). The arithmetic is that of
+//! Here vectors hold codes of 16 outputs, and a block's sum is scaled once ([`packed`]). The arithmetic is that of
 //! `MatMulNBits` at accuracy level 4: a row is rounded to 8 bits in blocks of 32 with a scale each, blocks are multiplied
 //! as whole numbers and summed in single precision; but the weights' scales are held in half precision. A row's bits do not
 //! depend on the rows beside it.
@@ -73,6 +73,13 @@ const BLOCK: usize = 32;
 
 /// Columns that are multiplied at once.
 const PANEL: usize = 16;
+
+/// What the lower halves of codes are in the mean, and their variance.
+const MIDDLE: f32 = 7.5;
+const VARIANCE: f32 = 255.0 / 12.0;
+
+/// Bytes ahead of what is read that are asked for, into the second-level cache.
+const AHEAD: usize = 8192;
 
 /// Bytes of rounded rows that the columns go over again and again: a second-level cache holds them.
 const ROWS_BYTES: usize = 1 << 18;
@@ -451,6 +458,32 @@ mod tests {
                 let likelier = likelier / off as f32;
                 assert!((likelier - 1.0).abs() < 0.05, "tokens are {likelier} times as likely in the mean");
                 assert!(off > layout.columns / 8, "{off}: the lower halves of most are not read");
+            }
+        }
+    }
+
+    /// Sums of a block are the largest that there are, and a second panel has fewer columns than the first.
+    #[test]
+    fn the_largest_codes_times_the_largest_rows_are_their_sum() {
+        for (bits, largest) in [(Bits::Four, 15.0), (Bits::Eight, 255.0)] {
+            for (kernels, columns) in Instructions::of_this_processor()
+                .map(Kernels::of)
+                .flat_map(|kernels| [16, 23, 24, 27].map(|columns| (kernels, columns)))
+            {
+                let layout = Layout { bits, depth: 64, columns };
+                let (codes, zeros) = (vec![u8::MAX; columns * layout.code_bytes()], vec![0; columns * layout.zero_bytes()]);
+                let scales = vec![1.0; columns * 2];
+                let weights = Weights::new(layout, &codes, &scales, &zeros, None).unwrap();
+                let packed = Packed::new(&weights, false, kernels, &Mutex::default(), &in_turn).unwrap();
+                for sign in [1.0, -1.0] {
+                    let values = vec![sign; 7 * layout.depth];
+                    let rows =
+                        Rows { before: Before::Nothing, values: &values, added: None, gain: &[], epsilon: 0.0, sums: None };
+                    let mut out = vec![f32::NAN; 7 * columns];
+                    multiply(kernels, &packed, rows, &mut out, &mut Activations::default(), 2, &in_turn).unwrap();
+                    let wanted = sign * 64.0 * largest;
+                    assert!(out.iter().all(|sum| (sum - wanted).abs() < 0.01), "{bits:?}: {out:?} instead of {wanted}");
+                }
             }
         }
     }

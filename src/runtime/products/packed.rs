@@ -1,6 +1,6 @@
 //! Weights in the order in which products read them.
 //!
-//! A panel has 16 columns, as many as a vector has numbers of 32 bits. Of each block of 32 values it holds four bytes of
+//! A panel has 16 columns, as many as a vector of 512 bits has numbers of 32, and two of 256. Of each block of 32 values it holds four bytes of
 //! each column after the other, then the next four, so that a vector of codes times four bytes of a row, the same for all
 //! columns, adds to one number a column. A column's sum of a block is then in one place, to be scaled once.
 
@@ -37,7 +37,7 @@ pub(super) struct Packed {
     /// Where codes of 8 bits are in halves, `codes` are the upper ones and these the lower ones.
     lower: Option<Pages>,
     /// Numbers of half precision [panels, blocks, columns], in `unit`s: a step is bound by what it reads, and this is up to a
-    /// tenth less. They are off by 1 in 4,096 at most, far less than the weights are by their codes.
+    /// tenth less. They are off by 1 in 2,048 at most, far less than the weights are by their codes.
     scales: Pages,
     /// A power of two.
     unit: f32,
@@ -217,7 +217,7 @@ mod tests {
                 let [first, rest @ ..] = halves.as_chunks().0 else { unreachable!() };
                 // What is far below the largest adds nothing that counts: of it is kept what a part in 2^29 of that is.
                 let off = (of_half(*first) * panel.unit - scale).abs();
-                assert!(off <= (scale / 4096.0).max(scales[0] / 2.0_f32.powi(29)), "{instructions:?} {scale}: {off}");
+                assert!(off <= (scale / 2048.0).max(scales[0] / 2.0_f32.powi(29)), "{instructions:?} {scale}: {off}");
                 assert!(rest.iter().all(|half| *half == [0, 0]), "columns that are not there");
             }
         }

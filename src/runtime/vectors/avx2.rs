@@ -147,7 +147,7 @@ pub(in crate::runtime) fn largest(x: Vector) -> f32 {
     _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
 }
 
-/// 2 to the power of each, to some units in the last place; infinite from 128 on, as good as nothing below -126.
+/// 2 to the power of each, to some units in the last place; infinite from 127.5 on, as good as nothing below -126.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 pub(in crate::runtime) fn power_of_two(powers: Vector) -> Vector {

@@ -47,7 +47,11 @@ pub(super) fn understood(args: &AddArgs, config: &Config) -> anyhow::Result<Unde
             );
         }
     }
-    let tasks = prompts.tasks;
+    let mut tasks = prompts.tasks;
+    for task in [&mut tasks.positive, &mut tasks.negative, &mut tasks.reply] {
+        // The judge learned from answers of our own models: of others' it knows nothing.
+        task.least_right = None;
+    }
     let spec = GeneratorSpec {
         layers,
         kv_heads,
