@@ -192,7 +192,7 @@ mod tests {
     fn pictures_as_large_as_the_interface_says_are_taken() {
         let bounds = Limits::default();
         assert_eq!((bounds.max_pixels, bounds.max_side, bounds.max_bytes), (40_000_000, 16_384, 10 << 20));
-        assert!(decode(&png_bytes(16_384, 1, &[9; 65_536]), &bounds).is_ok());
+        assert!(decode(&png_bytes(16_384, 1, &vec![9; 65_536]), &bounds).is_ok());
     }
 
     #[test]

@@ -10,8 +10,8 @@
 
 use std::{
     arch::x86_64::{
-        __m512, __m512i, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T1, _mm_loadu_si128, _mm_prefetch,
-        _mm256_loadu_si256, _mm256_set_m128i, _mm256_setr_epi8, _mm256_shuffle_epi8, _mm256_storeu_si256,
+        __m512, __m512i, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0, _MM_HINT_T1, _mm_loadu_si128,
+        _mm_prefetch, _mm256_loadu_si256, _mm256_set_m128i, _mm256_setr_epi8, _mm256_shuffle_epi8, _mm256_storeu_si256,
         _mm512_abs_ps, _mm512_add_epi32, _mm512_add_ps, _mm512_and_si512, _mm512_cvtepi32_epi8, _mm512_cvtepi32_ps,
         _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_cvtps_epi32, _mm512_cvtps_ph, _mm512_dpbusd_epi32,
         _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_load_ps, _mm512_loadu_ps, _mm512_loadu_si512,
@@ -110,7 +110,7 @@ fn product<const LINES: usize, const ROWS: usize>(
     for block in 0..blocks {
         let mut products = [_mm512_setzero_si512(); ROWS];
         for (index, line) in lines[block].iter().enumerate() {
-            let line = loaded(line);
+            let line = loaded::<ROWS>(line);
             if LINES == 4 {
                 let (low, high) = (_mm512_and_si512(line, half), _mm512_and_si512(_mm512_srli_epi16::<4>(line), half));
                 for row in 0..ROWS {
@@ -155,7 +155,7 @@ fn whole_product(panel: Panel<'_>, rows: &Activations, row: usize, out: &mut [f3
         let mut products = [_mm512_setzero_si512(); 2];
         for (product, lines) in products.iter_mut().zip([upper, lower]) {
             for (line, fours) in lines.iter().zip(fours[block].as_chunks::<2>().0) {
-                let line = loaded(line);
+                let line = loaded::<1>(line);
                 let (low, high) = (_mm512_and_si512(line, half), _mm512_and_si512(_mm512_srli_epi16::<4>(line), half));
                 *product = _mm512_dpbusd_epi32(*product, low, same(fours[0]));
                 *product = _mm512_dpbusd_epi32(*product, high, same(fours[1]));
@@ -206,7 +206,7 @@ fn upper_product<const ROWS: usize>(
     for block in 0..blocks {
         let mut products = [_mm512_setzero_si512(); ROWS];
         for (index, line) in lines[block].iter().enumerate() {
-            let line = loaded(line);
+            let line = loaded::<ROWS>(line);
             let (low, high) = (_mm512_and_si512(line, half), _mm512_and_si512(_mm512_srli_epi16::<4>(line), half));
             for row in 0..ROWS {
                 products[row] = _mm512_dpbusd_epi32(products[row], low, same(codes[row][block][index * 2]));
@@ -277,13 +277,19 @@ fn rounded_to_halves(values: &[f32; PANEL]) -> Halves {
     halves
 }
 
-/// A line of codes, and one that will soon be wanted is asked for.
+/// A line of codes, and one that will soon be wanted is asked for: by one row into the first cache, which else holds what
+/// several rows come back to.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn loaded(line: &Line) -> __m512i {
+fn loaded<const ROWS: usize>(line: &Line) -> __m512i {
+    let ahead = line.as_ptr().wrapping_add(AHEAD).cast();
     // SAFETY: 64 bytes are there. A prefetch reads nothing, wherever it points.
     unsafe {
-        _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().wrapping_add(AHEAD).cast());
+        if ROWS == 1 {
+            _mm_prefetch::<_MM_HINT_T0>(ahead);
+        } else {
+            _mm_prefetch::<_MM_HINT_T1>(ahead);
+        }
         _mm512_loadu_si512(line.as_ptr().cast())
     }
 }

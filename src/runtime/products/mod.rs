@@ -78,7 +78,7 @@ const PANEL: usize = 16;
 const MIDDLE: f32 = 7.5;
 const VARIANCE: f32 = 255.0 / 12.0;
 
-/// Bytes ahead of what is read that are asked for, into the second-level cache.
+/// Bytes ahead of what is read that are asked for.
 const AHEAD: usize = 8192;
 
 /// Bytes of rounded rows that the columns go over again and again: a second-level cache holds them.
@@ -471,14 +471,21 @@ mod tests {
                 .flat_map(|kernels| [16, 23, 24, 27].map(|columns| (kernels, columns)))
             {
                 let layout = Layout { bits, depth: 64, columns };
-                let (codes, zeros) = (vec![u8::MAX; columns * layout.code_bytes()], vec![0; columns * layout.zero_bytes()]);
+                let (codes, zeros) =
+                    (vec![u8::MAX; columns * layout.code_bytes()], vec![0; columns * layout.zero_bytes()]);
                 let scales = vec![1.0; columns * 2];
                 let weights = Weights::new(layout, &codes, &scales, &zeros, None).unwrap();
                 let packed = Packed::new(&weights, false, kernels, &Mutex::default(), &in_turn).unwrap();
                 for sign in [1.0, -1.0] {
                     let values = vec![sign; 7 * layout.depth];
-                    let rows =
-                        Rows { before: Before::Nothing, values: &values, added: None, gain: &[], epsilon: 0.0, sums: None };
+                    let rows = Rows {
+                        before: Before::Nothing,
+                        values: &values,
+                        added: None,
+                        gain: &[],
+                        epsilon: 0.0,
+                        sums: None,
+                    };
                     let mut out = vec![f32::NAN; 7 * columns];
                     multiply(kernels, &packed, rows, &mut out, &mut Activations::default(), 2, &in_turn).unwrap();
                     let wanted = sign * 64.0 * largest;
