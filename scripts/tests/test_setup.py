@@ -397,21 +397,27 @@ def test_too_little_disk_is_said_up_front(monkeypatch: pytest.MonkeyPatch, tmp_p
         places.need_space(tmp_path / "not" / "there", 1_900_000_000, "Set-up")
 
 
-def test_a_checkout_on_another_disk_needs_room_for_copies(
+def test_what_lies_on_one_disk_is_added_and_a_checkout_on_another_needs_room_for_copies(
     clone: FakeCheckout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup = load_script("setup")
     clone.cache.mkdir()
     needs: dict[Path, int] = {}
     monkeypatch.setattr(setup, "need_space", lambda folder, need, _: needs.update({folder: need}))
-    monkeypatch.setattr(environment, "environment_space", lambda _: (0, 10))
-    # /proc is never on the disk of a checkout.
-    for cache, need in ((clone.cache, 10), (Path("/proc"), 10 + (len(WHOLE) + 2 * len(WEIGHTS["tiny"])) * 5 // 4)):
+    monkeypatch.setattr(environment, "environment_space", lambda _: (3, 10))
+
+    def needed(cache: Path) -> dict[Path, int]:
+        needs.clear()
         there = Places(clone.root, cache)
         sources = Sources(there)
         components = Catalogue(there, sources).components(["alpha", "beta"])
         setup.check_space(there, sources, [], components, components, "cpu")
-        assert needs[clone.root] == need
+        return dict(needs)
+
+    # /proc is never on the disk of a checkout.
+    apart = needed(Path("/proc"))
+    assert apart[clone.root] == 10 + (len(WHOLE) + 2 * len(WEIGHTS["tiny"])) * 5 // 4
+    assert needed(clone.cache) == {clone.cache: apart[Path("/proc")] + 10}
 
 
 @pytest.mark.parametrize(
