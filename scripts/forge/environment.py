@@ -39,6 +39,7 @@ _REMEDIES = {
     "cc": "install a C compiler (Debian and Ubuntu: apt install build-essential)",
     "make": "install make",
     "npm": "install Node.js with npm",
+    "node": "install Node.js 20 or newer",
 }
 
 
