@@ -7,6 +7,10 @@
 mod attention;
 pub mod classifier;
 pub mod decoder;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, unused_imports, unused_macros, reason = "there are no kernels for other processors yet")
+)]
 mod encoder;
 pub mod graph;
 pub mod growing;
@@ -18,6 +22,10 @@ mod nodes;
 mod normalise;
 pub mod ocr;
 mod padded;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, unused_imports, unused_macros, reason = "there are no kernels for other processors yet")
+)]
 mod products;
 pub mod session;
 pub mod tokenizer;
