@@ -28,7 +28,7 @@ use std::{
 use super::{
     AHEAD, BLOCK, Bits, Bounds, Gate, MIDDLE, PANEL, VARIANCE,
     activations::Activations,
-    kernels::{Kernels, Norm, Rounded, Share, kernels, tile_of},
+    kernels::{Kernels, Measured, Norm, Rounded, Share, Told, kernels, tile_of},
     packed::{Halves, Line, Panel},
 };
 use crate::runtime::vectors::avx2::{
@@ -40,57 +40,41 @@ const BOTH: usize = 2;
 
 kernels!("avx2,fma");
 
-fn multiply(share: &Share<'_>, pieces: &mut [&mut [f32]]) {
-    let Share { weights, first, rows } = *share;
-    let width = pieces.first().map_or(0, |piece| piece.len());
-    for (index, at) in (0..width).step_by(PANEL).enumerate() {
-        let Some(panel) = weights.panel(first + index) else { return };
-        let (mut row, mut pieces) = (0, &mut *pieces);
-        while row < rows.rows() && !pieces.is_empty() {
-            let tile = tile_of(rows.rows() - row);
-            let Some((these, others)) = pieces.split_at_mut_checked(tile) else { return };
-            // SAFETY: `Instructions` are those of this processor.
-            unsafe {
-                match (weights.layout().bits, tile) {
-                    (Bits::Four, 1) => product::<4, 1, BOTH>(panel, rows, row, at, 0, these),
-                    (Bits::Four, 2) => product::<4, 2, BOTH>(panel, rows, row, at, 0, these),
-                    (Bits::Four, _) => product::<4, 4, BOTH>(panel, rows, row, at, 0, these),
-                    (Bits::Eight, 1) => product::<8, 1, BOTH>(panel, rows, row, at, 0, these),
-                    (Bits::Eight, 2) => product::<8, 2, BOTH>(panel, rows, row, at, 0, these),
-                    (Bits::Eight, _) => {
-                        product::<8, 4, 1>(panel, rows, row, at, 0, these);
-                        product::<8, 4, 1>(panel, rows, row, at, 1, these);
-                    }
-                }
-            }
-            (row, pieces) = (row + tile, others);
+/// The products of a tile of rows with a panel.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn tile(bits: Bits, panel: Panel<'_>, rows: &Activations, first: usize, at: usize, pieces: &mut [&mut [f32]]) {
+    match (bits, pieces.len()) {
+        (Bits::Four, 1) => product::<4, 1, BOTH>(panel, rows, first, at, 0, pieces),
+        (Bits::Four, 2) => product::<4, 2, BOTH>(panel, rows, first, at, 0, pieces),
+        (Bits::Four, _) => product::<4, 4, BOTH>(panel, rows, first, at, 0, pieces),
+        (Bits::Eight, 1) => product::<8, 1, BOTH>(panel, rows, first, at, 0, pieces),
+        (Bits::Eight, 2) => product::<8, 2, BOTH>(panel, rows, first, at, 0, pieces),
+        (Bits::Eight, _) => {
+            product::<8, 4, 1>(panel, rows, first, at, 0, pieces);
+            product::<8, 4, 1>(panel, rows, first, at, 1, pieces);
         }
     }
 }
 
-fn multiply_upper(share: &Share<'_>, energies: &[f32], pieces: &mut [&mut [f32]], bounds: &mut Bounds) {
-    let Share { weights, first, rows } = *share;
-    let panels = pieces.first().map_or(0, |piece| piece.len()).div_ceil(PANEL);
-    bounds.least = vec![f32::NEG_INFINITY; rows.rows()];
-    bounds.most = vec![f32::NEG_INFINITY; rows.rows() * panels];
-    for index in 0..panels {
-        let Some(panel) = weights.panel(first + index) else { return };
-        let (mut row, mut pieces) = (0, &mut *pieces);
-        while row < rows.rows() && !pieces.is_empty() {
-            let tile = tile_of(rows.rows() - row).min(2);
-            let Some((these, others)) = pieces.split_at_mut_checked(tile) else { return };
-            let bounds = (&mut bounds.least[row..], &mut bounds.most[row * panels + index..]);
-            for half in 0..BOTH {
-                let bounds = (&mut *bounds.0, &mut *bounds.1);
-                // SAFETY: as for `multiply`.
-                unsafe {
-                    match tile {
-                        1 => upper_product::<1>(panel, rows, energies, row, index * PANEL, half, these, bounds, panels),
-                        _ => upper_product::<2>(panel, rows, energies, row, index * PANEL, half, these, bounds, panels),
-                    }
-                }
+/// The same of codes of which the upper halves are read, for two rows at a time.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn upper_tile(
+    panel: Panel<'_>,
+    rows: Measured<'_>,
+    first: usize,
+    at: usize,
+    pieces: &mut [&mut [f32]],
+    told: Told<'_>,
+) {
+    let Told { least, most, panels } = told;
+    for (index, pieces) in pieces.chunks_mut(2).enumerate() {
+        for half in 0..BOTH {
+            let (least, most) = (&mut least[index * 2..], &mut most[index * 2 * panels..]);
+            let (first, told) = (first + index * 2, Told { least, most, panels });
+            match pieces.len() {
+                1 => upper_product::<1>(panel, rows, first, at, half, pieces, told),
+                _ => upper_product::<2>(panel, rows, first, at, half, pieces, told),
             }
-            (row, pieces) = (row + tile, others);
         }
     }
 }
@@ -227,20 +211,17 @@ fn by_halves(lines: &[Line; 4], half: usize, fours: &[[i8; 4]; 8], fifteens: __m
 }
 
 /// As [`product`], of half a panel of which the upper halves of codes are read. Of each row it raises the first bound to what
-/// the largest number is at least, and one of `panels` to what it is at most, but for errors that are more than three times
+/// the largest number is at least, and one of its panels' to what it is at most, but for errors that are more than three times
 /// what they are in the mean.
 #[target_feature(enable = "avx2,fma,f16c")]
-#[expect(clippy::too_many_arguments, reason = "what it reads, and where it writes")]
 fn upper_product<const ROWS: usize>(
     panel: Panel<'_>,
-    rows: &Activations,
-    energies: &[f32],
+    Measured { rows, energies }: Measured<'_>,
     first: usize,
     at: usize,
     half: usize,
     pieces: &mut [&mut [f32]],
-    (least, most): (&mut [f32], &mut [f32]),
-    panels: usize,
+    Told { least, most, panels }: Told<'_>,
 ) {
     let (fifteens, sixteens) = (_mm256_set1_epi8(15), _mm256_set1_epi16(16));
     let blocks = panel.scales.len();

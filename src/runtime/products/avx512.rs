@@ -25,60 +25,40 @@ use std::{
 use super::{
     AHEAD, BLOCK, Bits, Bounds, Gate, MIDDLE, PANEL, VARIANCE,
     activations::Activations,
-    kernels::{Kernels, Norm, Rounded, Share, kernels, tile_of},
+    kernels::{Kernels, Measured, Norm, Rounded, Share, Told, kernels, tile_of},
     packed::{Halves, Lanes, Line, Panel},
 };
 use crate::runtime::vectors::avx512::{add, load, over, power_of_two, splat, store, sum, times, times_and};
 
 kernels!("avx512f");
 
-fn multiply(share: &Share<'_>, pieces: &mut [&mut [f32]]) {
-    let Share { weights, first, rows } = *share;
-    let width = pieces.first().map_or(0, |piece| piece.len());
-    for (index, at) in (0..width).step_by(PANEL).enumerate() {
-        let Some(panel) = weights.panel(first + index) else { return };
-        let (mut row, mut pieces) = (0, &mut *pieces);
-        while row < rows.rows() && !pieces.is_empty() {
-            let tile = tile_of(rows.rows() - row);
-            let Some((these, others)) = pieces.split_at_mut_checked(tile) else { return };
-            // SAFETY: `Instructions` are those of this processor.
-            unsafe {
-                match (weights.layout().bits, tile) {
-                    (Bits::Four, 1) => product::<4, 1>(panel, rows, row, at, these),
-                    (Bits::Four, 2) => product::<4, 2>(panel, rows, row, at, these),
-                    (Bits::Four, _) => product::<4, 4>(panel, rows, row, at, these),
-                    (Bits::Eight, 1) => product::<8, 1>(panel, rows, row, at, these),
-                    (Bits::Eight, 2) => product::<8, 2>(panel, rows, row, at, these),
-                    (Bits::Eight, _) => product::<8, 4>(panel, rows, row, at, these),
-                }
-            }
-            (row, pieces) = (row + tile, others);
-        }
+/// The products of a tile of rows with a panel.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn tile(bits: Bits, panel: Panel<'_>, rows: &Activations, first: usize, at: usize, pieces: &mut [&mut [f32]]) {
+    match (bits, pieces.len()) {
+        (Bits::Four, 1) => product::<4, 1>(panel, rows, first, at, pieces),
+        (Bits::Four, 2) => product::<4, 2>(panel, rows, first, at, pieces),
+        (Bits::Four, _) => product::<4, 4>(panel, rows, first, at, pieces),
+        (Bits::Eight, 1) => product::<8, 1>(panel, rows, first, at, pieces),
+        (Bits::Eight, 2) => product::<8, 2>(panel, rows, first, at, pieces),
+        (Bits::Eight, _) => product::<8, 4>(panel, rows, first, at, pieces),
     }
 }
 
-fn multiply_upper(share: &Share<'_>, energies: &[f32], pieces: &mut [&mut [f32]], bounds: &mut Bounds) {
-    let Share { weights, first, rows } = *share;
-    let panels = pieces.first().map_or(0, |piece| piece.len()).div_ceil(PANEL);
-    bounds.least = vec![f32::NEG_INFINITY; rows.rows()];
-    bounds.most = vec![f32::NEG_INFINITY; rows.rows() * panels];
-    for index in 0..panels {
-        let Some(panel) = weights.panel(first + index) else { return };
-        let (mut row, mut pieces) = (0, &mut *pieces);
-        while row < rows.rows() && !pieces.is_empty() {
-            let tile = tile_of(rows.rows() - row);
-            let Some((these, others)) = pieces.split_at_mut_checked(tile) else { return };
-            let bounds = (&mut bounds.least[row..], &mut bounds.most[row * panels + index..]);
-            // SAFETY: as for `multiply`.
-            unsafe {
-                match tile {
-                    1 => upper_product::<1>(panel, rows, energies, row, index * PANEL, these, bounds, panels),
-                    2 => upper_product::<2>(panel, rows, energies, row, index * PANEL, these, bounds, panels),
-                    _ => upper_product::<4>(panel, rows, energies, row, index * PANEL, these, bounds, panels),
-                }
-            }
-            (row, pieces) = (row + tile, others);
-        }
+/// The same of codes of which the upper halves are read.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn upper_tile(
+    panel: Panel<'_>,
+    rows: Measured<'_>,
+    first: usize,
+    at: usize,
+    pieces: &mut [&mut [f32]],
+    told: Told<'_>,
+) {
+    match pieces.len() {
+        1 => upper_product::<1>(panel, rows, first, at, pieces, told),
+        2 => upper_product::<2>(panel, rows, first, at, pieces, told),
+        _ => upper_product::<4>(panel, rows, first, at, pieces, told),
     }
 }
 
@@ -176,19 +156,16 @@ fn whole_product(panel: Panel<'_>, rows: &Activations, row: usize, out: &mut [f3
 }
 
 /// As [`product`], of a panel of which the upper halves of codes are read. Of each row it raises the first bound to what the
-/// largest number is at least, and sets one of `panels` to what it is at most, but for errors that are more than three times
+/// largest number is at least, and sets one of its panels' to what it is at most, but for errors that are more than three times
 /// what they are in the mean.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-#[expect(clippy::too_many_arguments, reason = "what it reads, and where it writes")]
 fn upper_product<const ROWS: usize>(
     panel: Panel<'_>,
-    rows: &Activations,
-    energies: &[f32],
+    Measured { rows, energies }: Measured<'_>,
     first: usize,
     at: usize,
     pieces: &mut [&mut [f32]],
-    (least, most): (&mut [f32], &mut [f32]),
-    panels: usize,
+    Told { least, most, panels }: Told<'_>,
 ) {
     let half = _mm512_set1_epi8(15);
     let blocks = panel.scales.len();

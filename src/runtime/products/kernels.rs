@@ -43,6 +43,20 @@ pub(super) struct Rounded<'a> {
     pub(super) sums: &'a mut [f32],
 }
 
+/// Rows, and the sums of the squares of each block's rounded values, `[rows, blocks]`.
+#[derive(Clone, Copy)]
+pub(super) struct Measured<'a> {
+    pub(super) rows: &'a Activations,
+    pub(super) energies: &'a [f32],
+}
+
+/// The places of [`Bounds`] from the first row of a tile on, and from a panel of it: of each row there are `panels`.
+pub(super) struct Told<'a> {
+    pub(super) least: &'a mut [f32],
+    pub(super) most: &'a mut [f32],
+    pub(super) panels: usize,
+}
+
 /// A row that is to be normalised.
 pub(super) struct Norm<'a> {
     pub(super) row: &'a [f32],
@@ -62,11 +76,48 @@ pub(super) fn tile_of(rows: usize) -> usize {
     }
 }
 
-/// [`Kernels`] for the instructions named, but for the products of several rows.
+/// [`Kernels`] for the instructions named, but for the products of a tile.
 macro_rules! kernels {
     ($features:literal) => {
         pub(super) const KERNELS: Kernels =
             Kernels { multiply, multiply_upper, complete, round, in_half_precision, normalise, gate };
+
+        fn multiply(share: &Share<'_>, pieces: &mut [&mut [f32]]) {
+            let Share { weights, first, rows } = *share;
+            let width = pieces.first().map_or(0, |piece| piece.len());
+            for (index, at) in (0..width).step_by(PANEL).enumerate() {
+                let Some(panel) = weights.panel(first + index) else { return };
+                let (mut row, mut pieces) = (0, &mut *pieces);
+                while row < rows.rows() && !pieces.is_empty() {
+                    let count = tile_of(rows.rows() - row);
+                    let Some((these, others)) = pieces.split_at_mut_checked(count) else { return };
+                    // SAFETY: `Instructions` are those of this processor.
+                    unsafe { tile(weights.layout().bits, panel, rows, row, at, these) };
+                    (row, pieces) = (row + count, others);
+                }
+            }
+        }
+
+        fn multiply_upper(share: &Share<'_>, energies: &[f32], pieces: &mut [&mut [f32]], bounds: &mut Bounds) {
+            let Share { weights, first, rows } = *share;
+            let panels = pieces.first().map_or(0, |piece| piece.len()).div_ceil(PANEL);
+            bounds.least = vec![f32::NEG_INFINITY; rows.rows()];
+            bounds.most = vec![f32::NEG_INFINITY; rows.rows() * panels];
+            let taken = Measured { rows, energies };
+            for index in 0..panels {
+                let Some(panel) = weights.panel(first + index) else { return };
+                let (mut row, mut pieces) = (0, &mut *pieces);
+                while row < rows.rows() && !pieces.is_empty() {
+                    let count = tile_of(rows.rows() - row);
+                    let Some((these, others)) = pieces.split_at_mut_checked(count) else { return };
+                    let (least, most) = (&mut bounds.least[row..], &mut bounds.most[row * panels + index..]);
+                    let told = Told { least, most, panels };
+                    // SAFETY: `Instructions` are those of this processor.
+                    unsafe { upper_tile(panel, taken, row, index * PANEL, these, told) };
+                    (row, pieces) = (row + count, others);
+                }
+            }
+        }
 
         fn complete(share: &Share<'_>, pieces: &mut [&mut [f32]], bounds: &Bounds, wanted: &[f32]) {
             let Share { weights, first, rows } = *share;
