@@ -35,7 +35,7 @@ fn two_threads_open_the_first_two_graphs() {
                 while there.load(Ordering::SeqCst) < 2 {
                     hint::spin_loop();
                 }
-                runtime.open_classifier(Path::new("tests/fixtures/tiny-encoder/32.onnx"), 1).unwrap();
+                runtime.open_classifier(Path::new("tests/fixtures/tiny-encoder/32.onnx"), 1, 0).unwrap();
             });
         }
     });

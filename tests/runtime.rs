@@ -849,7 +849,7 @@ struct Encoded {
 
 fn encoded(runtime: &Runtime, workers: usize, size: u8, texts: &[Vec<i64>]) -> Encoded {
     let graph = format!("tests/fixtures/tiny-encoder/{size}.onnx");
-    let (mut session, ours) = runtime.open_classifier(Path::new(&graph), workers).unwrap();
+    let (mut session, ours) = runtime.open_classifier(Path::new(&graph), workers, 0).unwrap();
     let tokens = texts.iter().map(Vec::len).max().unwrap();
     let padded = texts.iter().flat_map(|text| text.iter().copied().chain(std::iter::repeat(39)).take(tokens));
     let ids = Tensor::from_array(([texts.len(), tokens], padded.collect::<Vec<i64>>())).unwrap();

@@ -17,6 +17,8 @@ from .texts import CATEGORIES, MOST_CHARACTERS, STRIDE, Data, Text
 
 ANY = "any harm"
 THRESHOLD = 0.5
+# Least threshold that the interface takes, and the false-positive rates that a table of others is made for.
+LEAST_THRESHOLD, RATES = 0.1, (0.01, 0.03)
 HEADER = (
     "| {} | 1/0 | AUPRC | ROC-AUC | precision | recall | F1 | FPR | ECE | TP | FP | FN | TN |\n" + "| --- " * 13 + "|"
 )
@@ -75,6 +77,21 @@ def line(name: str, labels: np.ndarray, scores: np.ndarray) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def thresholds(name: str, labels: np.ndarray, scores: np.ndarray) -> str:
+    """One row of the table of other thresholds: for each of RATES the threshold, its recall and its precision."""
+    judged = ~np.isnan(labels)
+    labels, scores = labels[judged], scores[judged]
+    cells = [name]
+    for rate in RATES:
+        found = metrics.threshold_for(labels, scores, rate, LEAST_THRESHOLD)
+        if np.isnan(found) or found > 1:
+            cells += ["–"] * 3
+            continue
+        point = metrics.at_threshold(labels, scores, found)
+        cells += [f"{found:.2f}" if round(found, 2) == found else f"{found:.4f}", number(point["recall"]), number(point["precision"])]
+    return "| " + " | ".join(cells) + " |"
+
+
 def number(value: float) -> str:
     return "–" if np.isnan(value) else f"{value:.3f}"
 
@@ -91,6 +108,11 @@ def report(run: Run, level: int = 1, plots: str | None = None) -> str:
     out = [f"{mark} Text moderation of {run.model}, measured through the running server", "", *_about(run), ""]
     out += [f"{mark}# By category", "", HEADER.format("category")]
     out += [line(*column) for column in columns(labels, scores)]
+    heads = " | ".join(f"at most {rate:.0%} of the harmless flagged: threshold | recall | precision" for rate in RATES)
+    out += ["", f"{mark}# Other thresholds", ""]
+    out += ["Scores are given for every text, so a caller can hold each category to a threshold of its own.", ""]
+    out += [f"| category | {heads} |", "| --- " * (1 + 3 * len(RATES)) + "|"]
+    out += [thresholds(*column) for column in columns(labels, scores)]
     if plots is not None:
         out += ["", f"![Precision and recall of each category]({plots}precision_recall.svg)"]
         out += [f"![Scores against the share that was harmful]({plots}reliability.svg)"]

@@ -71,6 +71,20 @@ def at_threshold(labels: np.ndarray, scores: np.ndarray, threshold: float = 0.5)
     }
 
 
+def threshold_for(labels: np.ndarray, scores: np.ndarray, fpr: float, least: float = 0.0, step: float = 1e-4) -> float:
+    """The lowest threshold, in steps, from `least` on, at which at most this share of the negatives is flagged."""
+    labels = np.asarray(labels).astype(bool)
+    negatives = np.sort(np.asarray(scores, dtype=float)[~labels])[::-1]
+    if not len(negatives) or not labels.any():
+        return float("nan")
+    allowed = int(fpr * len(negatives))
+    if allowed >= len(negatives):
+        return least
+    # Above the first negative that may not be flagged.
+    above = (np.floor(negatives[allowed] / step + 1e-6) + 1) * step
+    return float(max(least, round(above, 10)))
+
+
 def reliability(labels: np.ndarray, scores: np.ndarray, bins: int = 10) -> list[tuple[float, float, int]]:
     """Mean score, share of positives and count of each equally wide bin that holds any."""
     labels, scores = np.asarray(labels, dtype=float), np.asarray(scores, dtype=float)

@@ -21,12 +21,14 @@ from demo_support import Server
 
 from .processes import Clock, OutOfTime, SideFailed
 
-REPLY_EVERY, PICTURE_EVERY = 100, 25
+GENERATED_EVERY, PICTURE_EVERY = 100, 25
+# What is generated, in turn.
+GENERATED = ("reply", "pair")
 # Sentences of a text, in turn: short ones are the rule, and the longest fill a model's window.
 LENGTHS = (1, 1, 1, 2, 1, 3, 1, 5)
 CLIENTS = 8
 ANSWER_SECONDS = 120
-PATHS = {"text": "/v1/guardians/text", "picture": "/v1/guardians/image", "reply": "/v1/sunshines/text"}
+PATHS = {"text": "/v1/guardians/text", "picture": "/v1/guardians/image", "reply": "/v1/sunshines/text", "pair": "/v1/prisms/text"}
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ def order(count: int, models: Sequence[str]) -> list[Request]:
     seen: Counter[str] = Counter()
     found = []
     for place in range(1, count + 1):
-        kind = "text" if place % PICTURE_EVERY else "picture" if place % REPLY_EVERY else "reply"
+        generated = GENERATED[(place // GENERATED_EVERY - 1) % len(GENERATED)]
+        kind = "text" if place % PICTURE_EVERY else "picture" if place % GENERATED_EVERY else generated
         found.append(Request(kind, models[seen[kind] % len(models)], seen[kind] // len(models)))
         seen[kind] += 1
     return found
@@ -63,7 +66,7 @@ def order(count: int, models: Sequence[str]) -> list[Request]:
 
 def few(models: Sequence[str]) -> list[Request]:
     """Requests of every kind and length to each model: a server that has answered them has worked."""
-    counts = {"text": len(LENGTHS), "picture": 4, "reply": 2}
+    counts = {"text": len(LENGTHS), "picture": 4, "reply": 2, "pair": 2}
     return [
         Request(kind, model, number) for kind, count in counts.items() for number in range(count) for model in models
     ]
@@ -120,7 +123,7 @@ def _one(connection: http.client.HTTPConnection, key: str, request: Request, bod
     connection.request("POST", PATHS[request.kind], json.dumps(body), headers)
     answer = connection.getresponse()
     raw = answer.read()
-    # A reply that our own moderation turned down was generated all the same.
-    turned_down = request.kind == "reply" and answer.status == 500 and b'"generation_rejected"' in raw
+    # What our own moderation turned down was generated all the same.
+    turned_down = request.kind in GENERATED and answer.status == 500 and b'"generation_rejected"' in raw
     if answer.status != 200 and not turned_down:
         raise SideFailed(f"POST {PATHS[request.kind]} to {request.model} answered {answer.status}: {raw[:120]!r}")

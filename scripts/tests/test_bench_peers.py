@@ -372,13 +372,13 @@ def test_rest_is_told_beside_one_core_and_never_below_what_was_used():
     assert procfs.idle(100, 100, 100, 30.0)["used"] == 10.0
 
 
-def test_of_a_hundred_mixed_requests_96_are_texts_3_pictures_and_1_a_reply():
+def test_of_two_hundred_mixed_requests_192_are_texts_6_pictures_and_two_generated():
     models = ["a", "b", "c", "d"]
     asked = mixed.order(10_000, models)
-    assert Counter(request.kind for request in asked) == {"text": 9_600, "picture": 300, "reply": 100}
-    assert Counter(request.kind for request in asked[:1_000]) == {"text": 960, "picture": 30, "reply": 10}
+    assert Counter(request.kind for request in asked) == {"text": 9_600, "picture": 300, "reply": 50, "pair": 50}
+    assert Counter(request.kind for request in asked[:1_000]) == {"text": 960, "picture": 30, "reply": 5, "pair": 5}
     shares = Counter((request.kind, request.model) for request in asked)
-    assert shares[("picture", "a")] == shares[("picture", "d")] == 75 and shares[("reply", "c")] == 25
+    assert shares[("picture", "a")] == shares[("picture", "d")] == 75 and shares[("reply", "b")] == shares[("pair", "b")] == 13
     assert len(set(asked)) == len(asked), "nothing is asked twice of a model"
     lengths = {request.number % len(mixed.LENGTHS) for request in asked if request.model == "a"}
     assert lengths == set(range(len(mixed.LENGTHS))), "every model gets every length"
@@ -400,7 +400,7 @@ def answering(status: int, body: dict[str, Any], paths: list[str]) -> Iterator[S
             paths.append(f"{self.path} {asked['model']} {asked.get('text', 'a picture')}")
             raw = json.dumps(body).encode()
             # Pictures and texts are answered well in any case.
-            self.send_response(status if self.path == mixed.PATHS["reply"] else 200)
+            self.send_response(status if self.path in (mixed.PATHS["reply"], mixed.PATHS["pair"]) else 200)
             self.send_header("Content-Length", str(len(raw)))
             self.end_headers()
             self.wfile.write(raw)
@@ -432,9 +432,10 @@ def test_every_mixed_request_is_asked_once_of_its_model():
     assert Counter(path.split()[0] for path in paths) == {
         "/v1/guardians/text": 192,
         "/v1/guardians/image": 6,
-        "/v1/sunshines/text": 2,
+        "/v1/sunshines/text": 1,
+        "/v1/prisms/text": 1,
     }
-    assert "/v1/sunshines/text b one" in paths and "/v1/guardians/image b a picture" in paths
+    assert "/v1/sunshines/text a one" in paths and "/v1/guardians/image b a picture" in paths
 
 
 def test_a_mixed_request_that_is_refused_ends_the_measurement():

@@ -318,10 +318,23 @@ def test_a_row_of_figures_counted_by_hand() -> None:
     assert figures.line("x", labels[5:], scores[5:]) == "| x | 0/0 |" + " – |" * 7 + " 0 | 0 | 0 | 0 |"
 
 
+def test_other_thresholds_keep_false_positives_below_a_rate() -> None:
+    labels = np.array([1] * 4 + [0] * 100 + [np.nan])
+    scores = np.array([0.9, 0.55, 0.42, 0.05] + [0.7, 0.42, 0.3] + [0.01] * 97 + [0.99])
+    # Of a hundred harmless texts one may be flagged, then three: the first above 0.42, the other above 0.01, from 0.1 on.
+    assert figures.thresholds("hate", labels, scores) == "| hate | 0.4201 | 0.500 | 0.667 | 0.10 | 0.750 | 0.500 |"
+    assert figures.thresholds("x", labels[4:], scores[4:]) == "| x | – | – | – | – | – | – |"
+    for rate in (0.0, 0.01, 0.02, 0.5, 1.0):
+        found = figures.metrics.threshold_for(labels[:-1], scores[:-1], rate)
+        assert figures.metrics.at_threshold(labels[:-1], scores[:-1], found)["fpr"] <= rate
+    assert figures.metrics.threshold_for(np.array([1, 0]), np.array([1.0, 1.0]), 0.0) > 1
+
+
 def cells(report: str, name: str) -> list[str]:
     found = [line.strip("| ").split(" | ") for line in report.splitlines() if line.startswith(f"| {name} |")]
-    assert len(found) == 1, name
-    return found[0]
+    figured = [row for row in found if len(row) == 13]
+    assert len(figured) == 1, name
+    return figured[0]
 
 
 def run_script(fake: Fake, tmp_path: Path, *more: str, rows: list[Any] | None = None) -> str:

@@ -52,6 +52,19 @@ def test_its_graph_gives_verdicts_over_the_mean_and_the_highest_state(base, delt
     assert np.abs(found - wanted).max() < 1e-3
 
 
+def test_it_tells_what_has_nothing_to_express_where_it_was_taught(base, delta):
+    random = np.random.default_rng(7)
+    head = {"expressibility.weight": random.standard_normal((5, 384)), "expressibility.bias": random.standard_normal(5)}
+    head = {name: value.astype(np.float32) for name, value in head.items()}
+    rows = [[101, 5, 9, 102], [101, 7, 102]]
+    kind = encoder.BACKBONES["minilm"]
+    graph = encoder.graph(encoder.merge(base, delta | head, judge.HEADS), kind, "float32", heads=judge.HEADS, embedding=True)
+    verdict, found, states = session(graph).run(["verdict", "expressibility", "embedding"], feed(rows))
+    np.testing.assert_allclose(found, states @ head["expressibility.weight"].T + head["expressibility.bias"], atol=1e-3)
+    alone = session(encoder.graph(encoder.merge(base, delta, judge.HEADS), kind, "float32", heads=judge.HEADS))
+    np.testing.assert_array_equal(alone.run(["verdict"], feed(rows))[0], verdict)
+
+
 @pytest.mark.parametrize("change", [{"verdict.weight": np.zeros((5, 768), np.float32)}, {"harm.weight": np.zeros((5, 768), np.float32)}])
 def test_a_delta_of_something_else_is_refused(base, delta, change):
     with pytest.raises(ValueError, match="export it again"):

@@ -18,12 +18,12 @@ INVISIBLE = re.compile(
     "\u3164\ufe00-\ufe0f\ufeff\uffa0\U0001f3fb-\U0001f3ff\U000e0000-\U000e0fff]"
 )
 
-# Alphabets in boxes: squared, negative circled, negative squared, regional
-# indicators. A flag is two of the last and reads as its country's code, `fr`:
+# Alphabets in boxes: parenthesised, squared, negative circled, negative
+# squared, regional indicators. A flag is two of the last and reads as its country's code, `fr`:
 # nothing tells it from letters that spell a word.
 BOXED = {
     first + at: letter
-    for first in (0x1F130, 0x1F150, 0x1F170, 0x1F1E6)
+    for first in (0x249C, 0x1F130, 0x1F150, 0x1F170, 0x1F1E6)
     for at, letter in enumerate("abcdefghijklmnopqrstuvwxyz")
 }
 
@@ -33,16 +33,16 @@ BOXED = {
 CONFUSABLE = {
     other: latin
     for latin, others in {
-        "a": "аαաɑᴀ", "b": "бвьβʙ", "c": "сᴄ", "d": "ԁᴅ", "e": "еёεᴇ", "g": "ɡɢ", "h": "нһհʜ",
+        "a": "аαաɑᴀ", "b": "бвьβʙ", "c": "сᴄ", "d": "ԁᴅ", "e": "еёεєᴇ", "f": "ƒꜰ", "g": "ɡɢ", "h": "нһհʜ",
         "i": "іїιıɩɪ", "j": "јᴊ", "k": "кκᴋ", "l": "ӏʟ", "m": "мᴍ", "n": "ηոɴ", "o": "оοσօᴏ",
-        "p": "рρᴘ", "q": "ԛ", "r": "гʀ", "s": "ѕ", "t": "тτᴛ", "u": "υսᴜ", "v": "νᴠ", "w": "ԝωѡᴡ",
-        "x": "хχ", "y": "уγү", "z": "зᴢ",
+        "p": "рρᴘ", "q": "ԛǫ", "r": "гяʀ", "s": "ѕꜱ", "t": "тτᴛ", "u": "υսᴜ", "v": "νᴠ", "w": "ԝωѡᴡ",
+        "x": "хχ", "y": "уγүʏ", "z": "зᴢ",
     }.items()
     for other in others
 }
 
 # Of those, the Latin letters in another dress, which no language writes whole words in.
-STYLED = frozenset("ɑᴀʙᴄᴅᴇɡɢʜıɩɪᴊᴋʟᴍɴᴏᴘʀᴛᴜᴠᴡᴢ")
+STYLED = frozenset("ɑᴀʙᴄᴅᴇꜰɡɢʜıɩɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢ")
 
 # Letters of the alphabets that look-alikes are taken from: Greek, Cyrillic, Armenian.
 FOREIGN = re.compile("[\u0386-\u0481\u048a-\u052f\u0531-\u0556\u0561-\u0587\u1f00-\u1fff]")
@@ -75,7 +75,8 @@ MARKS = "".join(c for c in map(chr, range(0x300, 0x1F000)) if unicodedata.catego
 LETTER = rf"(?!_)[\w{MARKS}]"
 # Of a word, where a digit is none.
 WORD_LETTER = rf"(?![\d_])[\w{MARKS}]"
-SPACED = re.compile(rf"(?<!{LETTER}){LETTER}([ .\-*_·•,/|~]){LETTER}(?:\1{LETTER})+(?!{LETTER})")
+# Up to three signs of one kind stand between letters.
+SPACED = re.compile(rf"(?<!{LETTER}){LETTER}(([ .\-*_·•,/|~:\n])\2{{0,2}}){LETTER}(?:\1{LETTER})+(?!{LETTER})")
 WORD = re.compile(rf"(?:{WORD_LETTER})+")
 REPEATED = re.compile(rf"({WORD_LETTER})\1{{2,}}")
 # Letters that no English word has twice in a row, or hardly one.

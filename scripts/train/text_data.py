@@ -33,6 +33,10 @@ EXPRESSIBILITY = ("statement", "acknowledgement", "agreement", "meaningless", "f
 # they hold positives of all five categories.
 HELD_OUT_SOURCES = ("convabuse", "catqa")
 
+# Cut from the texts of another source, or made from templates: what would be kept aside has its like in what is trained
+# on, and would be no evidence.
+DERIVED_SOURCES = ("suicide-reddit-sentences", "synthetic-defamation")
+
 # The lines written for this project lie beside this file.
 AUTHORED = Path(__file__).resolve().parent / "authored"
 
@@ -96,7 +100,7 @@ STATEMENT_FILES = (
     "multilingual",
 )
 # What has nothing to express, and its near misses.
-SPECIAL_FILES = ("special", "special_more", "special_borders", "special_edges", "special_far")
+SPECIAL_FILES = ("special", "special_more", "special_borders", "special_edges", "special_far", "special_daily")
 # Where a line says its text in a positive and in a negative light.
 EXPRESSED_FILES = (*STATEMENT_FILES, "pairs_daily", "pairs_work", "pairs_difficult", "pairs_east_asian", "pairs_european",
                    "pairs_languages")
@@ -178,6 +182,8 @@ def split_of(text: str, source: str) -> str:
     """Side a text falls on: `train`, `calibration`, `validation` or `held_out`."""
     if source in HELD_OUT_SOURCES:
         return "held_out"
+    if source in DERIVED_SOURCES:
+        return "train"
     if source == f"authored/{CALIBRATION_FILE}":
         return "calibration"
     # Special texts may be nothing but signs: fall back on the raw text there.

@@ -151,6 +151,12 @@ EMPHASIS: dict[str, dict[str, float]] = {
         "authored/unnamed": 10.0, "authored/groups": 3.0, "authored/direct": 2.0, "read": 2.0, "madlibs-identity": 1.5,
         "hatemoji-build": 1.5, "authored/everyday": 2.0, "authored/borders": 1.5,
     },
+    # To go on from a model that has learned none of the harm that is said directly, in everyday or in veiled words.
+    "direct": {
+        "authored/groups": 2.0, "authored/unnamed": 6.0, "authored/direct": 4.0, "authored/dangers": 8.0, "authored/hints": 2.0,
+        "authored/self_harm": 1.5, "authored/everyday": 3.0, "authored/borders": 1.3, "authored/neighbours": 1.3, "read": 3.0,
+        "madlibs-identity": 1.5,
+    },
     # For the last part of a run: what the first leaves weak.
     "fine": {
         "authored/special": 2.0,

@@ -6,7 +6,10 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -297,7 +300,12 @@ impl<'a> Composer<'a> {
         let spec = bundle.manifest().text_classifier.as_ref().context("the manifest has no text_classifier part")?;
         let factory: Factory<TextClassifier> = {
             let (runtime, bundle) = (self.runtime.clone(), Arc::clone(bundle));
-            Arc::new(move || TextClassifier::open(&runtime, &bundle))
+            // One that is opened anew takes the next number: two of them may be the first for a while.
+            let opened = AtomicUsize::new(0);
+            Arc::new(move || {
+                let number = opened.fetch_add(1, Ordering::Relaxed) % TextClassifier::WORKERS;
+                TextClassifier::open_worker(&runtime, &bundle, number)
+            })
         };
         let device = self.runtime.device();
         let budget = text_budget(self.config, device);

@@ -25,7 +25,7 @@ impl Fixed {
 
 /// The self-harm score from which a text is taken for distress. Below the operating point of moderation, because
 /// a caring answer to a harmless text costs less than a cheerful one to a person in danger.
-pub const CARE_THRESHOLD: f64 = 0.3;
+const CARE_THRESHOLD: f64 = 0.3;
 
 /// The same of an English text. Of 118 messages of people in danger that are kept aside, the classifier of alpha-4o-mini gives
 /// 69 a score of 0.3 or more and 75 one of 0.2; of 1,543 everyday texts 5 and 7. In other languages 0.2 finds no more.
@@ -35,10 +35,15 @@ const CARE_THRESHOLD_OF_ENGLISH: f64 = 0.2;
 /// moderation: a text that is flagged by mistake is better expressed than called harsh.
 pub const SOBER_THRESHOLD: f64 = 0.8;
 
+/// Whether a text of this language with these scores is taken for distress.
+pub fn is_distress(scores: Scores, language: Language) -> bool {
+    let least = if language == Language::English { CARE_THRESHOLD_OF_ENGLISH } else { CARE_THRESHOLD };
+    scores.get(Category::SelfHarm) >= least
+}
+
 /// What a text with these scores is answered, in its language, instead of being generated for; none for most texts.
 pub fn due(scores: Scores, language: Language) -> Option<Fixed> {
-    let distress = if language == Language::English { CARE_THRESHOLD_OF_ENGLISH } else { CARE_THRESHOLD };
-    if scores.get(Category::SelfHarm) >= distress {
+    if is_distress(scores, language) {
         return Some(care(language));
     }
     let harmful = Category::ALL.into_iter().any(|category| scores.get(category) >= SOBER_THRESHOLD);

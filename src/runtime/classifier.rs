@@ -50,17 +50,25 @@ impl TextClassifier {
     /// spread over both. Each has weights of its own, so there are no more.
     pub const WORKERS: usize = 2;
 
-    /// Opens the graph of `bundle`.
+    /// Opens the graph of `bundle`, for the first worker.
     ///
     /// # Errors
     /// [`RuntimeError`] when the bundle is no text classifier or its graph cannot be opened.
     pub fn open(runtime: &Runtime, bundle: &Bundle) -> Result<Self, RuntimeError> {
+        Self::open_worker(runtime, bundle, 0)
+    }
+
+    /// Opens the graph of `bundle` for the worker of this number, from 0.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_worker(runtime: &Runtime, bundle: &Bundle, number: usize) -> Result<Self, RuntimeError> {
         let spec = bundle
             .manifest()
             .text_classifier
             .clone()
             .ok_or_else(|| RuntimeError::Load("the bundle is no text classifier".into()))?;
-        let (session, _) = runtime.open_classifier(&bundle.graph(), Self::WORKERS)?;
+        let (session, _) = runtime.open_classifier(&bundle.graph(), Self::WORKERS, number)?;
         let labels = spec.labels.as_ref().map(|labels| LabelHead::new(labels, &session)).transpose()?;
         Ok(Self { session, spec, labels })
     }
@@ -159,7 +167,7 @@ fn calibrated(logits: [f32; 5], calibration: &[Calibration; 5]) -> [f32; 5] {
     out
 }
 
-fn softmax(logits: [f32; 5]) -> [f32; 5] {
+pub(super) fn softmax(logits: [f32; 5]) -> [f32; 5] {
     let highest = logits.into_iter().fold(f32::NEG_INFINITY, f32::max);
     let weights = logits.map(|logit| (logit - highest).exp());
     let total: f32 = weights.iter().sum();

@@ -164,11 +164,15 @@ impl Decoder {
         let logits = outputs.get("logits").ok_or_else(|| RuntimeError::Shape("no logits".into()))?;
         let (shape, values) = logits.try_extract_tensor::<f32>()?;
         let width = self.answers.as_ref().map_or(self.spec.vocab, Vec::len);
-        if values.len() == told * width {
+        let told = if values.len() == told * width {
             Ok(values.chunks(width).map(<[f32]>::to_vec).collect())
         } else {
             Err(RuntimeError::Shape(format!("logits {shape:?}")))
-        }
+        };
+        drop(outputs);
+        // Each choice of rows has a binding of its own, and would hold on to what it told last.
+        binding.bind_output_to_device("logits", &host)?;
+        told
     }
 }
 

@@ -2,10 +2,10 @@
 
 use ort::session::Session;
 
-use super::{Forward, Runtime, RuntimeError, Window, finite, padded::Padded, sigmoid};
+use super::{Forward, Runtime, RuntimeError, Window, classifier::softmax, finite, padded::Padded, sigmoid};
 use crate::registry::{Bundle, manifest::VERDICTS};
 
-/// What the judge says of one sequence. Each half has a meaning for its own kind of sequence alone.
+/// What the judge says of one sequence. Each part has a meaning for its own kind of sequence alone.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Said {
     /// Of a text with an answer: how likely a reader finds that right as its positive expression, its negative one, and as
@@ -13,10 +13,12 @@ pub struct Said {
     pub right: [f32; 3],
     /// Of a text alone: the logits of good news, bad news and neither.
     pub mood: [f32; 3],
+    /// Of a text alone: probabilities in the order of `Expressibility::ALL`, summing to 1, where the judge has a head for it.
+    pub expressibility: Option<[f32; 5]>,
 }
 
 /// A session of the judge's graph: `input_ids` int64 `[batch, tokens]`, `lengths` int32 `[batch]` → `verdict` float32 logits
-/// `[batch, 6]`, in the order of [`VERDICTS`].
+/// `[batch, 6]`, in the order of [`VERDICTS`], and `expressibility` `[batch, 5]` where the judge has that head.
 pub struct AnswerJudge {
     session: Session,
     pad_id: u32,
@@ -30,7 +32,7 @@ impl AnswerJudge {
     pub fn open(runtime: &Runtime, bundle: &Bundle) -> Result<Self, RuntimeError> {
         let spec = bundle.manifest().answer_judge.as_ref();
         let spec = spec.ok_or_else(|| RuntimeError::Load("the bundle is no judge of answers".into()))?;
-        let (session, _) = runtime.open_classifier(&bundle.graph(), 1)?;
+        let (session, _) = runtime.open_classifier(&bundle.graph(), 1, 0)?;
         Ok(Self { session, pad_id: spec.pad_id })
     }
 }
@@ -53,10 +55,15 @@ impl Forward for AnswerJudge {
         if rows.len() != batch.len() || !rest.is_empty() {
             return Err(RuntimeError::Shape(format!("{} verdicts for {} sequences", logits.len(), batch.len())));
         }
-        let said = |&[positive, negative, reply, good, bad, plain]: &[f32; 6]| Said {
+        let kinds = match outputs.get("expressibility") {
+            Some(output) => finite(output.try_extract_tensor::<f32>()?.1)?.as_chunks::<5>().0,
+            None => &[],
+        };
+        let said = |(row, &[positive, negative, reply, good, bad, plain]): (usize, &[f32; 6])| Said {
             right: [positive, negative, reply].map(sigmoid),
             mood: [good, bad, plain],
+            expressibility: kinds.get(row).copied().map(softmax),
         };
-        Ok(rows.iter().map(said).collect())
+        Ok(rows.iter().enumerate().map(said).collect())
     }
 }

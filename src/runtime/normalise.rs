@@ -15,7 +15,8 @@ const CONFUSABLE: &[(char, &str)] = &[
     ('b', "бвьβʙ"),
     ('c', "сᴄ"),
     ('d', "ԁᴅ"),
-    ('e', "еёεᴇ"),
+    ('e', "еёεєᴇ"),
+    ('f', "ƒꜰ"),
     ('g', "ɡɢ"),
     ('h', "нһհʜ"),
     ('i', "іїιıɩɪ"),
@@ -26,25 +27,26 @@ const CONFUSABLE: &[(char, &str)] = &[
     ('n', "ηոɴ"),
     ('o', "оοσօᴏ"),
     ('p', "рρᴘ"),
-    ('q', "ԛ"),
-    ('r', "гʀ"),
-    ('s', "ѕ"),
+    ('q', "ԛǫ"),
+    ('r', "гяʀ"),
+    ('s', "ѕꜱ"),
     ('t', "тτᴛ"),
     ('u', "υսᴜ"),
     ('v', "νᴠ"),
     ('w', "ԝωѡᴡ"),
     ('x', "хχ"),
-    ('y', "уγү"),
+    ('y', "уγүʏ"),
     ('z', "зᴢ"),
 ];
 
 /// Of those, the Latin letters in another dress, which no language writes whole words in.
-const STYLED: &str = "ɑᴀʙᴄᴅᴇɡɢʜıɩɪᴊᴋʟᴍɴᴏᴘʀᴛᴜᴠᴡᴢ";
+const STYLED: &str = "ɑᴀʙᴄᴅᴇꜰɡɢʜıɩɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢ";
 
-/// Where alphabets of 26 letters in boxes begin: squared, negative circled, negative squared, regional indicators.
+/// Where alphabets of 26 letters in boxes begin: parenthesised, squared, negative circled, negative squared, regional
+/// indicators.
 ///
 /// A flag is two of the last and reads as its country's code, `fr`: nothing tells it from letters that spell a word.
-const BOXED: [char; 4] = ['\u{1f130}', '\u{1f150}', '\u{1f170}', '\u{1f1e6}'];
+const BOXED: [char; 5] = ['\u{249c}', '\u{1f130}', '\u{1f150}', '\u{1f170}', '\u{1f1e6}'];
 
 /// Emoji that are spelled out.
 const NAMED: usize = 64;
@@ -54,8 +56,9 @@ const SINGLE: &str = "ahijkquvyAHIJKQUVY";
 /// A word of these is a number, or says `xxx`.
 const ROMAN: &str = "ivx";
 
-/// Between spaced-out letters.
-const GAPS: &str = " .-*_·•,/|~";
+/// Between spaced-out letters, up to [`WIDEST`] of the same.
+const GAPS: &str = " .-*_·•,/|~:\n";
+const WIDEST: usize = 3;
 
 /// The text without invisible signs and disguises; itself where it has none, as most have.
 #[must_use]
@@ -317,9 +320,11 @@ fn is_vowel(c: char) -> bool {
     matches!(c.to_ascii_lowercase(), 'a' | 'e' | 'i' | 'o' | 'u' | 'y')
 }
 
-/// `k i l l` and `k.i.l.l` as one word: three letters or more, each alone between the same signs.
+/// `k i l l`, `k.i.l.l` and `k  i  l  l` as one word: three letters or more, each alone between the same signs.
 fn with_gaps_closed(text: &str) -> Cow<'_, str> {
-    let spaced = |signs: &[u8; 5]| signs[1] == signs[3] && GAPS.contains(char::from(signs[1]));
+    let is_gap = |sign: u8| GAPS.contains(char::from(sign));
+    // A letter alone between two gaps, wide or not.
+    let spaced = |signs: &[u8; 3]| is_gap(signs[0]) && signs[0] == signs[2] && !is_gap(signs[1]);
     if text.is_ascii() && !text.as_bytes().array_windows().any(spaced) {
         return text.into();
     }
@@ -330,18 +335,21 @@ fn with_gaps_closed(text: &str) -> Cow<'_, str> {
     while at < chars.len() {
         let alone = is_letter(at) && (at == 0 || !is_letter(at - 1));
         let gap = chars.get(at + 1).copied().filter(|&c| GAPS.contains(c));
-        let mut end = at;
+        let (mut end, mut step) = (at, 1);
         if let (true, Some(gap)) = (alone, gap) {
-            while chars.get(end + 1) == Some(&gap) && is_letter(end + 2) {
-                end += 2;
+            let wide = chars[at + 1..].iter().take(WIDEST + 1).take_while(|&&c| c == gap).count();
+            step = wide + 1;
+            let closes = |end: usize| chars[end + 1..].iter().take(wide).filter(|&&c| c == gap).count() == wide;
+            while wide <= WIDEST && closes(end) && is_letter(end + step) {
+                end += step;
             }
             // The last one may begin a longer word.
             if is_letter(end + 1) {
-                end = end.saturating_sub(2).max(at);
+                end = end.saturating_sub(step).max(at);
             }
         }
-        if end >= at + 4 {
-            out.extend(chars[at..=end].iter().step_by(2));
+        if end >= at + 2 * step {
+            out.extend(chars[at..=end].iter().step_by(step));
             at = end + 1;
         } else {
             out.push(chars[at]);

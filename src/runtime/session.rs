@@ -34,7 +34,7 @@ static PRODUCTS: Mutex<bool> = Mutex::new(false);
 static LAYERS: Mutex<bool> = Mutex::new(false);
 
 /// The loaded library with its one thread pool, which all sessions share but those of text classifiers and generators
-/// ([`Runtime::open_awake`]).
+/// ([`Runtime::open_generator`]).
 #[derive(Clone)]
 pub struct Runtime {
     environment: Environment,
@@ -99,34 +99,30 @@ impl Runtime {
         self.open_with(graph, None)
     }
 
-    /// Opens a graph for one of `workers` that share the threads: with a part of them of its own, which keep awake
-    /// through a pass and sleep between two. A pass is hundreds of short operators, and waking a thread for each takes
-    /// longer than some of them.
-    ///
-    /// # Errors
-    /// As [`Runtime::open`].
-    pub fn open_awake(&self, graph: &Path, workers: usize) -> Result<Session, RuntimeError> {
-        self.open_with(graph, Some((self.threads / workers).max(1)))
-    }
-
-    /// Opens a generator's graph as [`Runtime::open_awake`] does, for one worker, with products of ours
-    /// ([`super::products`]) where the processor has the instructions and the graph such products; and says whether it
-    /// has.
+    /// Opens a generator's graph with threads that keep awake through a pass and sleep between two, as a pass is hundreds of
+    /// short operators, and waking a thread for each takes longer than some of them; with products of ours
+    /// ([`super::products`]) where the processor has the instructions and the graph such products. Says whether it has.
     ///
     /// # Errors
     /// As [`Runtime::open`].
     pub fn open_generator(&self, graph: &Path) -> Result<(Session, bool), RuntimeError> {
-        self.open_changed(graph, 1, products::with_products, products::domain, &PRODUCTS)
+        self.open_changed(graph, self.threads, products::with_products, products::domain, &PRODUCTS)
     }
 
-    /// Opens a text classifier's graph as [`Runtime::open_awake`] does, with layers of ours ([`super::encoder`]) where the
-    /// processor has the instructions and the graph such layers; and says whether it has.
+    /// Opens a text classifier's graph as [`Runtime::open_generator`] does, with layers of ours ([`super::encoder`]) instead,
+    /// for the worker of this number, from 0, of `workers` that share the threads. Of those that are left over in sharing the
+    /// first workers have one each.
     ///
     /// # Errors
     /// As [`Runtime::open`].
-    pub fn open_classifier(&self, graph: &Path, workers: usize) -> Result<(Session, bool), RuntimeError> {
+    pub fn open_classifier(
+        &self,
+        graph: &Path,
+        workers: usize,
+        number: usize,
+    ) -> Result<(Session, bool), RuntimeError> {
         let domain = |with, threads| encoder::domain(Kernels::of(with), threads);
-        self.open_changed(graph, workers, encoder::with_whole_layers, domain, &LAYERS)
+        self.open_changed(graph, share(self.threads, workers, number), encoder::with_whole_layers, domain, &LAYERS)
     }
 
     /// Opens a graph with operators of ours, of a domain made for so many threads, where the processor has what they need
@@ -134,17 +130,16 @@ impl Runtime {
     fn open_changed(
         &self,
         graph: &Path,
-        workers: usize,
+        threads: usize,
         change: fn(&[u8]) -> Option<Vec<u8>>,
         domain: impl Fn(Instructions, usize) -> Result<OperatorDomain, ort::Error>,
         known: &Mutex<bool>,
     ) -> Result<(Session, bool), RuntimeError> {
         let changed = self.ours.and_then(|with| Some((with, change(&fs::read(graph).ok()?)?)));
         let Some((instructions, changed)) = changed else {
-            return Ok((self.open_awake(graph, workers)?, false));
+            return Ok((self.open_with(graph, Some(threads))?, false));
         };
         tracing::debug!(graph = %graph.display(), ?instructions, "operators of ours");
-        let threads = (self.threads / workers).max(1);
         let open = || {
             let folder = graph.parent().and_then(Path::to_str).ok_or_else(|| ort::Error::new("its path is no text"))?;
             self.builder(Some(threads))?
@@ -182,6 +177,11 @@ impl Runtime {
         // Shapes change with every batch: patterns of past shapes would only hold memory.
         Ok(builder.with_memory_pattern(false)?.with_execution_providers(providers(self.device))?)
     }
+}
+
+/// The threads of the worker of this number among so many: at least one.
+fn share(threads: usize, workers: usize, number: usize) -> usize {
+    (threads.saturating_sub(number)).div_ceil(workers.max(1)).max(1)
 }
 
 fn cannot_open(graph: &Path, error: &dyn Display) -> RuntimeError {
@@ -233,4 +233,17 @@ fn start(path: &Path, threads: usize) -> Result<Environment, RuntimeError> {
         .with_global_thread_pool(pool.map_err(|error| library(&error))?)
         .build()
         .map_err(|error| library(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_thread_is_left_over_where_workers_share_them() {
+        for (threads, expected) in [(1, [1, 1]), (2, [1, 1]), (3, [2, 1]), (5, [3, 2]), (8, [4, 4])] {
+            assert_eq!([share(threads, 2, 0), share(threads, 2, 1)], expected, "{threads}");
+        }
+        assert_eq!(share(7, 1, 0), 7);
+    }
 }

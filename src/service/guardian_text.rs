@@ -9,10 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::future::{join_all, try_join_all, try_join3};
+use futures_util::future::{join_all, try_join, try_join_all, try_join3};
 
 use super::{
-    ScoreCache, ServiceError, language,
+    AnswerJudge, ScoreCache, ServiceError,
+    language::{self, Tongue},
     pool::{Task, on_pool},
     readiness::gravest,
     text_model::{INLINE_BYTES, Opinion, TextModel},
@@ -124,76 +125,105 @@ impl TextGuardian {
 
     /// Whether nothing can be expressed of a text that was judged so.
     ///
-    /// Of a short one that its own classifier judged alone, the one that is loaded for other languages is asked too: they err
-    /// in different places, and beside the work of a generator a second look costs nothing.
+    /// Of a short one that its own classifier judged alone, the one that is loaded for other languages is asked too, and the
+    /// judge of answers: they err in different places, and beside the work of a generator a second look costs nothing.
     ///
     /// # Errors
-    /// Those of that classifier.
+    /// Those of that classifier and of the judge.
     pub(super) async fn inexpressible(
         &self,
         text: &str,
         judgement: Judgement,
+        judge: Option<&AnswerJudge>,
         deadline: Instant,
     ) -> Result<bool, ServiceError> {
         let mut lean = judgement.lean;
-        if let Some(second) = self.second_look(text) {
-            let opinions = second.opinions(vec![text.to_owned()], deadline).await?;
-            lean = mean_lean(opinions.into_iter().map(|opinion| opinion.lean).chain([lean]));
+        if self.looks_again(text) {
+            let second = async {
+                let Some(other) = &self.company.elsewhere else { return Ok(None) };
+                let mut opinions = other.opinions(vec![text.to_owned()], deadline).await?;
+                Ok(opinions.pop().and_then(|opinion| opinion.lean))
+            };
+            let judged = async {
+                match judge {
+                    Some(judge) => judge.lean(text, deadline).await,
+                    None => Ok(None),
+                }
+            };
+            let (second, judged) = try_join(second, judged).await?;
+            lean = mean_lean([lean, second, judged].into_iter());
         }
         Ok(lean.is_some_and(|lean| lean >= 0.0))
     }
 
-    /// Who else is asked whether anything can be expressed of a text.
-    fn second_look(&self, text: &str) -> Option<&TextModel> {
+    /// Whether others are asked as well, as to whether anything can be expressed of a text.
+    fn looks_again(&self, text: &str) -> bool {
         let short = text.chars().nth(SHORT_TEXT).is_none();
-        let other = self.company.elsewhere.as_deref().filter(|_| short)?;
-        (self.bench(language::is_english(text)) == Bench::Own).then_some(other)
+        short && self.bench(language::is_english(text)) == Bench::Own
     }
 
     /// Has each text judged by those who read it, all of them at the same time.
     async fn classify(&self, texts: Vec<String>, deadline: Instant) -> Result<Vec<Judgement>, ServiceError> {
-        let (texts, english) = self.told_apart(texts).await?;
-        let benches: Vec<Bench> = english.into_iter().map(|english| self.bench(english)).collect();
-        let of = |wanted: &[Bench]| -> Vec<String> {
-            let chosen = texts.iter().zip(&benches).filter(|(_, bench)| wanted.contains(bench));
+        let (texts, tongues) = self.told_apart(texts).await?;
+        let benches: Vec<Bench> = tongues.iter().map(|&tongue| self.bench(tongue != Tongue::Other)).collect();
+        let of = |wanted: &dyn Fn(Bench, Tongue) -> bool| -> Vec<String> {
+            let judged_by = benches.iter().zip(&tongues);
+            let chosen = texts.iter().zip(judged_by).filter(|(_, (bench, tongue))| wanted(**bench, **tongue));
             chosen.map(|(text, _)| text.clone()).collect()
         };
-        let own = self.own.opinions(of(&[Bench::Own, Bench::Together]), deadline);
-        let beside = self.beside().iter().map(|model| model.opinions(of(&[Bench::Together]), deadline));
+        let own = self.own.opinions(of(&|bench, _| bench != Bench::Elsewhere), deadline);
+        let english = || of(&|bench, _| bench == Bench::Together);
+        let beside = self.beside().iter().map(|model| model.opinions(english(), deadline));
         let elsewhere = async {
             match &self.company.elsewhere {
-                Some(model) => model.opinions(of(&[Bench::Elsewhere]), deadline).await,
+                Some(model) => {
+                    let asked = of(&|bench, tongue| bench == Bench::Elsewhere || tongue == Tongue::Mixed);
+                    model.opinions(asked, deadline).await
+                }
                 None => Ok(Vec::new()),
             }
         };
         let (own, beside, elsewhere) = try_join3(own, try_join_all(beside), elsewhere).await?;
         let (mut own, mut elsewhere) = (own.into_iter(), elsewhere.into_iter());
         let mut beside: Vec<_> = beside.into_iter().map(Vec::into_iter).collect();
-        let judgements = benches.iter().map(|bench| match bench {
-            Bench::Own => own.next().map(Judgement::of),
-            Bench::Elsewhere => elsewhere.next().map(Judgement::of),
-            Bench::Together => {
-                let own = own.next()?;
-                let others = beside.iter_mut().map(Iterator::next);
-                let said = others.chain([Some(own)]).collect::<Option<Vec<_>>>()?;
-                let (_, calibration) = self.company.beside.as_ref()?;
-                let harm: Vec<_> = said.iter().map(|opinion| opinion.harm).collect();
-                let lean = mean_lean(said.iter().map(|opinion| opinion.lean));
-                Some(Judgement::of(Opinion { harm: together(&harm, calibration), lean, ..own }))
+        let judgements = benches.iter().zip(&tongues).map(|(bench, tongue)| {
+            let (mut found, alone) = match bench {
+                Bench::Own => (own.next()?, None),
+                Bench::Elsewhere => (elsewhere.next()?, None),
+                Bench::Together => {
+                    let own = own.next()?;
+                    let others = beside.iter_mut().map(Iterator::next);
+                    let said = others.chain([Some(own)]).collect::<Option<Vec<_>>>()?;
+                    let (_, calibration) = self.company.beside.as_ref()?;
+                    let harm: Vec<_> = said.iter().map(|opinion| opinion.harm).collect();
+                    let lean = mean_lean(said.iter().map(|opinion| opinion.lean));
+                    (Opinion { harm: together(&harm, calibration), lean, ..own }, Some(own.harm))
+                }
+            };
+            if *tongue == Tongue::Mixed {
+                // The higher wins: who reads all of it alone, and who reads the English part best.
+                let all = match &self.company.elsewhere {
+                    Some(_) => Some(elsewhere.next()?.harm),
+                    None => alone.filter(|_| self.own.reads(false)),
+                };
+                for (highest, p) in found.harm.iter_mut().zip(all.into_iter().flatten()) {
+                    *highest = highest.max(p);
+                }
             }
+            Some(Judgement::of(found))
         });
         judgements.collect::<Option<_>>().ok_or(ServiceError::Internal)
     }
 
-    /// The texts, and whether each is in English; not looked at where nothing depends on it.
-    async fn told_apart(&self, texts: Vec<String>) -> Result<(Vec<String>, Vec<bool>), ServiceError> {
+    /// The texts, and what each is in; not looked at where nothing depends on it.
+    async fn told_apart(&self, texts: Vec<String>) -> Result<(Vec<String>, Vec<Tongue>), ServiceError> {
         let look = |texts: Vec<String>| {
-            let english = texts.iter().map(|text| language::is_english(text)).collect();
-            (texts, english)
+            let tongues = texts.iter().map(|text| language::tongue(text)).collect();
+            (texts, tongues)
         };
         if self.beside().is_empty() && self.company.elsewhere.is_none() {
-            let english = vec![true; texts.len()];
-            Ok((texts, english))
+            let tongues = vec![Tongue::English; texts.len()];
+            Ok((texts, tongues))
         } else if texts.iter().map(String::len).sum::<usize>() <= INLINE_BYTES {
             Ok(look(texts))
         } else {

@@ -7,12 +7,15 @@ use std::time::{Duration, Instant};
 
 use super::{ServiceError, in_portions, language, writer::Task};
 use crate::{
-    domain::{Moods, Polarity},
+    domain::{Expressibility, Moods, Polarity},
     engine::Batcher,
     runtime::{JudgeTokenizer, RuntimeError, Said, Window},
 };
 
-/// Tells right answers from wrong ones. Several identifiers may stand on one.
+/// The share of the special classes from which the judge holds a text for one: its head was fitted to that.
+const SPECIAL: f32 = 0.5;
+
+/// Tells right answers from wrong ones, and what can be expressed from what cannot. Several identifiers may stand on one.
 pub struct AnswerJudge {
     tokenizer: JudgeTokenizer,
     batcher: Batcher<Window, Said>,
@@ -46,6 +49,18 @@ impl AnswerJudge {
         let word = self.tokenizer.text("ready").map_err(|error| broken(&error))?;
         self.batcher.submit(vec![word], Instant::now() + time).await?;
         Ok(())
+    }
+
+    /// How far it holds that nothing can be expressed of a text ([`Expressibility::lean`]); none for one that it does not
+    /// read, or where no head tells.
+    pub(super) async fn lean(&self, text: &str, deadline: Instant) -> Result<Option<f32>, ServiceError> {
+        if !language::is_english(text) {
+            return Ok(None);
+        }
+        let alone = self.tokenizer.text(text).map_err(|error| broken(&error))?;
+        let said = in_portions(&self.batcher, vec![alone], deadline).await?;
+        let kinds = said.first().ok_or(ServiceError::Internal)?.expressibility;
+        Ok(kinds.map(|kinds| Expressibility::lean(kinds, SPECIAL)))
     }
 
     /// None for a text that it does not read.

@@ -104,6 +104,9 @@ impl From<ImageError> for ServiceError {
 /// A queue of this server drains within about a second.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// How long a text classifier that is measured may wait for moments in which nothing else is asked of it.
+const CALIBRATION: Duration = Duration::from_secs(60);
+
 /// The models behind one identifier. What is absent answers [`ServiceError::ModelNotInstalled`].
 #[derive(Clone, Default)]
 pub struct Models {
@@ -242,7 +245,7 @@ impl Services {
     }
 
     /// Measures each text classifier, one after the other and only while nothing waits for it, and has it take batches
-    /// of the size that suits this machine.
+    /// of the size that suits this machine. One that is never idle holds up the others for [`CALIBRATION`] at most.
     pub async fn calibrate(&self) {
         let mut seen: Vec<&Arc<TextModel>> = Vec::new();
         for guardian in self.guardians() {
@@ -252,7 +255,7 @@ impl Services {
                     continue;
                 }
                 seen.push(model);
-                if let Some(found) = model.calibrate().await {
+                if let Ok(Some(found)) = tokio::time::timeout(CALIBRATION, model.calibrate()).await {
                     tracing::info!(name, tokens = found.budget, measured = %found, "batch size chosen");
                 } else {
                     tracing::warn!(name, "the batch size could not be measured and stays as it is");

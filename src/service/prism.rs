@@ -10,9 +10,7 @@ use super::{
     writer::{Manner, Task, Try, Written},
 };
 use crate::{
-    domain::{
-        Category, Fixed, Language, Moods, Polarity, Prism, Threshold, ValidText, fixed, likeness, mood, negation,
-    },
+    domain::{Fixed, Language, Moods, Polarity, Prism, Threshold, ValidText, fixed, likeness, mood, negation},
     telemetry::Metrics,
 };
 
@@ -258,7 +256,7 @@ pub(super) async fn express(desk: Desk<'_>, text: ValidText, deadline: Instant) 
     if let Some(fixed) = fixed::due(judgement.scores, language) {
         return Ok(fixed.prism());
     }
-    if desk.guardian.inexpressible(text.as_str(), judgement, deadline).await? {
+    if desk.guardian.inexpressible(text.as_str(), judgement, desk.judge, deadline).await? {
         return Ok(Prism::Inexpressible);
     }
     let tasks = [Task::Express(Polarity::Positive), Task::Express(Polarity::Negative)];
@@ -401,7 +399,7 @@ fn assess(
         }
     };
     let drops_not = task != Task::Reply && negation::drops(text, said, language);
-    let fitness = if judgement.scores.get(Category::SelfHarm) >= fixed::CARE_THRESHOLD {
+    let fitness = if fixed::is_distress(judgement.scores, language) {
         Fitness::Despairing
     } else if !said.chars().any(char::is_alphanumeric) || bound.judge(judgement.scores).flagged() {
         Fitness::Unfit

@@ -68,8 +68,10 @@ fn own_words(text: &str) -> String {
 /// Most characters of a reply.
 pub(super) const REPLY_CHARACTERS: usize = 200;
 
-/// Most tokens of an expression, however long the text: its length follows the text's up to here.
+/// An expression's length follows its text's up to so many tokens, and from there on with room for an attitude alone: of some
+/// scripts a few hundred characters are as many tokens.
 const EXPRESSION_TOKENS: usize = 220;
+const EXPRESSION_TOKENS_MORE: usize = 48;
 /// Most tokens of an attitude behind the text's own words.
 const ATTITUDE_TOKENS: usize = 32;
 /// Sentences that an expression may have beyond those of its text: the attitude can be one of its own.
@@ -213,7 +215,9 @@ impl Writer {
         let body = [tokens, &prompt.suffix, opening].concat();
         let wanted = match (task, manner) {
             (_, Manner::Joined(..)) => ATTITUDE_TOKENS,
-            (Task::Express(_), _) => (32 + 2 * body.len()).min(EXPRESSION_TOKENS),
+            (Task::Express(_), _) => {
+                (32 + 2 * body.len()).min(EXPRESSION_TOKENS.max(body.len() + EXPRESSION_TOKENS_MORE))
+            }
             (Task::Reply, _) => REPLY_TOKENS,
         };
         let room = self.generator.window().saturating_sub(prompt.prefix.len() + body.len());
@@ -263,6 +267,8 @@ fn finished(raw: &str, finish: Finish, input: &str, task: Task) -> Written {
     let line = first_line(raw);
     let cut = finish == Finish::Length;
     let done = if cut { whole_sentences(line) } else { Some(line) };
+    // Cut off behind a sentence, an expression may lack what its text goes on to say.
+    let lacks = cut && task != Task::Reply && sentence_count(done.unwrap_or(line)) < sentence_count(input);
     let text = done.unwrap_or(line);
     let most = match task {
         Task::Express(_) => sentence_count(input) + EXPRESSION_SENTENCES_MORE,
@@ -271,9 +277,10 @@ fn finished(raw: &str, finish: Finish, input: &str, task: Task) -> Written {
     let sentences = sentences(text, most);
     let text = if task == Task::Reply { shorten(sentences, REPLY_CHARACTERS) } else { sentences.to_owned() };
     let fits = text == sentences;
-    // Half a character at the end of the tokens, or a quotation that was not closed.
-    let open = text.contains(char::REPLACEMENT_CHARACTER) || text.matches('"').count() % 2 == 1;
-    Written { whole: done.is_some() && fits && !open, text, doubt: 0.0, moods: None }
+    // Half a character at the end of the tokens, or a quotation that was not closed; an inch in the text is none.
+    let odd = |said: &str| said.matches('"').count() % 2 == 1;
+    let open = text.contains(char::REPLACEMENT_CHARACTER) || odd(&text) && !odd(input);
+    Written { whole: done.is_some() && fits && !open && !lacks, text, doubt: 0.0, moods: None }
 }
 
 /// A seed from the input, so that the same request gives the same answer (FNV-1a, 64 bit).
@@ -478,6 +485,17 @@ mod tests {
         assert!(!whole("今日は雨でしたが傘を", Finish::Length, Task::Reply));
         assert!(!whole("All is well \u{fffd}", Finish::Stop, express));
         assert!(!whole("She said \"well done", Finish::Stop, Task::Reply));
+        let of = |input, raw, finish| finished(raw, finish, input, express).whole;
+        assert!(of(
+            "My new 27\" monitor is broken.",
+            "My new 27\" monitor is broken, but it can be mended.",
+            Finish::Stop
+        ));
+        assert!(
+            !of("She left. He stayed.", "She left. He stayed and", Finish::Length),
+            "a sentence of the text is lost"
+        );
+        assert!(of("She left. He stayed.", "She left. He stayed. And", Finish::Length));
         // Of as many bytes when shortened as before.
         let long = format!("{}{} I.", "word ".repeat(39), "hah");
         assert_eq!(long.len(), 201);

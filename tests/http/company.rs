@@ -91,6 +91,27 @@ async fn without_one_of_them_there_is_no_answer() {
 }
 
 #[tokio::test]
+async fn a_foreign_sentence_in_an_english_text_is_judged_by_who_reads_it_too() {
+    let server = server();
+    let (english, german) = ("I think that this is", "Ich glaube, das hier ist wirklich gar nicht so gemeint gewesen");
+    for (text, expected) in [
+        // The higher counts: that of both who read English, or of the one for other languages.
+        (format!("{english} hate=0.5 second:hate=0.5\n{german} third:hate=0.9"), 0.9),
+        (format!("{english} hate=0.9 second:hate=0.5\n{german} third:hate=0.1"), 0.75),
+        // Nobody asks it of English alone.
+        (format!("{english} hate=0.5 second:hate=0.5\n{english} third:hate=0.9"), 0.5),
+    ] {
+        let found = hate(&server, &text).await;
+        assert!((found - expected).abs() < 1e-4, "{text}: {found}");
+    }
+    assert_eq!(batches(&server).await, [3, 3, 2]);
+    // One that judges alone has it asked as well.
+    let text = format!("{english} hate=0.1\n{german} third:hate=0.9");
+    let answer = server.post(GUARD_TEXT, &json!({"model": "gamma-1.5-flash", "text": text})).await;
+    assert!((answer.json()["category_scores"]["hate"].as_f64().unwrap() - 0.9).abs() < 1e-4);
+}
+
+#[tokio::test]
 async fn who_has_not_worked_of_late_gets_a_canary() {
     let server = server();
     hate(&server, "I think that this is a quiet day").await;

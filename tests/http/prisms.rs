@@ -122,6 +122,27 @@ async fn what_a_judge_holds_for_wrong_is_made_again_and_what_it_holds_for_right_
         assert_eq!(server.metrics.regenerated.with_label_values(&["judged"]).get(), made_again, "{text}");
     }
     assert_eq!(server.metrics.regenerated.with_label_values(&["doubt"]).get(), 0);
+    // Asked of its answers alone: a long text has something to express.
+    let failing = json!({"text": format!("This is critic:fail{}", " and I like it".repeat(10))});
+    server.post(PRISMS, &failing).await.assert_error(500, "internal_error");
+}
+
+#[tokio::test]
+async fn a_judge_has_a_say_in_whether_a_short_text_can_be_expressed() {
+    let server = Server::with(Setup { judged: true, ..Setup::default() });
+    for (text, inexpressible) in [
+        ("I think that this is special=0.8 critic:special=0.1", false),
+        ("I think that this is special=0.4 critic:special=0.9", true),
+        ("I think that this is special=0.8", true),
+        ("I think that this is special=0.4", false),
+    ] {
+        let answer = server.post(PRISMS, &json!({"text": text})).await;
+        answer.assert_ok();
+        assert_eq!(answer.json() == json!({"positive": "false", "negative": "false"}), inexpressible, "{text}");
+    }
+    let long = format!("I think that this is special=0.4 critic:special=0.9{}", " and so on".repeat(10));
+    let answer = server.post(PRISMS, &json!({"text": long})).await;
+    assert_ne!(answer.json()["positive"], "false");
     let failing = json!({"text": "This is critic:fail and I like it."});
     server.post(PRISMS, &failing).await.assert_error(500, "internal_error");
 }

@@ -94,6 +94,7 @@ fn read(text: &str, heeds: &str) -> Result<TextOutput, RuntimeError> {
 }
 
 /// Judges answers: gladness of bad news is wrong, and so are fine answers to `critic:plain`, and others to any other text.
+/// Of a text with `critic:special=0.9` it holds so much that nothing can be expressed.
 pub(super) struct Critic;
 
 impl Forward for Critic {
@@ -118,7 +119,10 @@ impl Forward for Critic {
             let reply = if bad && answer.starts_with("How lovely") { 0.1 } else { 0.9 };
             let expression = if fine { 0.9 } else { 0.2 };
             let mood = if bad { [0.0, 5.0, 0.0] } else { [5.0, 0.0, 0.0] };
-            Ok(Said { right: [expression, expression, reply], mood })
+            let special = text.split_whitespace().find_map(|word| word.strip_prefix("critic:special="));
+            let special = special.map(|share| share.parse().unwrap());
+            let expressibility = special.map(|special: f32| [1.0 - special, 0.0, 0.0, 0.0, special]);
+            Ok(Said { right: [expression, expression, reply], mood, expressibility })
         };
         batch.iter().map(said).collect()
     }
