@@ -91,7 +91,8 @@ def normalise(text: str) -> str:
     text = FOLDED.sub(lambda found: unicodedata.normalize("NFKC", found[0]), text)
     text = INVISIBLE.sub("", text)
     text = EMOJI.sub(_name, SAME_EMOJI.sub(r"\1\1", text), count=NAMED)
-    text = _words(DECORATION.sub("", _fold(text)))
+    # A line ends with one sign, as a gap between letters is of one kind.
+    text = _words(DECORATION.sub("", _fold(text)).replace("\r\n", "\n"))
     # Twice: the gaps of `s.h.!.t` show once its sign is a letter, the word in
     # `k 1 l l` once its gaps are closed.
     text = _words(SPACED.sub(lambda found: found[0].replace(found[1], ""), text))

@@ -300,7 +300,7 @@ impl<'a> Composer<'a> {
         let spec = bundle.manifest().text_classifier.as_ref().context("the manifest has no text_classifier part")?;
         let factory: Factory<TextClassifier> = {
             let (runtime, bundle) = (self.runtime.clone(), Arc::clone(bundle));
-            // One that is opened anew takes the next number: two of them may be the first for a while.
+            // One that is opened anew, after it broke, takes the next number: two may then have the larger share.
             let opened = AtomicUsize::new(0);
             Arc::new(move || {
                 let number = opened.fetch_add(1, Ordering::Relaxed) % TextClassifier::WORKERS;

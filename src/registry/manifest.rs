@@ -234,7 +234,8 @@ pub struct TextClassifierSpec {
     /// Present where others judge each text beside this model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ensemble: Option<EnsembleSpec>,
-    /// The identifier whose classifier judges instead of this one what is in no language of its.
+    /// The identifier whose classifier judges instead of this one what is in no language of its, and such sentences of other
+    /// texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elsewhere: Option<ModelId>,
 }

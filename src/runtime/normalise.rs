@@ -65,11 +65,17 @@ const WIDEST: usize = 3;
 pub(crate) fn normalise(text: &str) -> Cow<'_, str> {
     // Of ASCII nothing is folded: most texts are spared that.
     let latin = if text.is_ascii() { Cow::Borrowed(text) } else { Cow::Owned(folded(text)) };
+    let latin = then(latin, with_line_ends);
     // Twice: the gaps of `s.h.!.t` show once its sign is a letter, the word in `k 1 l l` once its gaps are closed.
     let latin = then(latin, |text| map_runs(text, is_no_space, without_leet));
     let latin = then(latin, with_gaps_closed);
     let latin = then(latin, |text| map_runs(text, is_no_space, without_leet));
     then(latin, |text| map_runs(text, is_letter_or_mark, |word| then(in_one_case(word), with_repeats_cut)))
+}
+
+/// A line ends with one sign, as a gap between letters is of one kind.
+fn with_line_ends(text: &str) -> Cow<'_, str> {
+    if text.contains("\r\n") { text.replace("\r\n", "\n").into() } else { text.into() }
 }
 
 /// What `change` makes of a text; what it only borrows is that text.

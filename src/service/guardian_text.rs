@@ -38,7 +38,7 @@ pub struct Company {
     /// Those whose opinions count as much as the first one's, of texts that all of them read, and how the mean of all
     /// becomes a probability.
     pub beside: Option<(Vec<Arc<TextModel>>, [Calibration; 5])>,
-    /// Judges texts that the first one does not read.
+    /// Judges texts that the first one does not read, and such sentences of others.
     pub elsewhere: Option<Arc<TextModel>>,
 }
 
@@ -145,7 +145,8 @@ impl TextGuardian {
                 Ok(opinions.pop().and_then(|opinion| opinion.lean))
             };
             let judged = async {
-                match judge {
+                // It decides nothing by itself.
+                match judge.filter(|_| lean.is_some()) {
                     Some(judge) => judge.lean(text, deadline).await,
                     None => Ok(None),
                 }
@@ -165,31 +166,21 @@ impl TextGuardian {
     /// Has each text judged by those who read it, all of them at the same time.
     async fn classify(&self, texts: Vec<String>, deadline: Instant) -> Result<Vec<Judgement>, ServiceError> {
         let (texts, tongues) = self.told_apart(texts).await?;
-        let benches: Vec<Bench> = tongues.iter().map(|&tongue| self.bench(tongue != Tongue::Other)).collect();
-        let of = |wanted: &dyn Fn(Bench, Tongue) -> bool| -> Vec<String> {
-            let judged_by = benches.iter().zip(&tongues);
-            let chosen = texts.iter().zip(judged_by).filter(|(_, (bench, tongue))| wanted(**bench, **tongue));
+        let benches: Vec<Bench> = tongues.iter().map(|tongue| self.bench(*tongue != Tongue::Other)).collect();
+        let of = |wanted: &[Bench]| -> Vec<String> {
+            let chosen = texts.iter().zip(&benches).filter(|(_, bench)| wanted.contains(bench));
             chosen.map(|(text, _)| text.clone()).collect()
         };
-        let own = self.own.opinions(of(&|bench, _| bench != Bench::Elsewhere), deadline);
-        let english = || of(&|bench, _| bench == Bench::Together);
-        let beside = self.beside().iter().map(|model| model.opinions(english(), deadline));
-        let elsewhere = async {
-            match &self.company.elsewhere {
-                Some(model) => {
-                    let asked = of(&|bench, tongue| bench == Bench::Elsewhere || tongue == Tongue::Mixed);
-                    model.opinions(asked, deadline).await
-                }
-                None => Ok(Vec::new()),
-            }
-        };
-        let (own, beside, elsewhere) = try_join3(own, try_join_all(beside), elsewhere).await?;
-        let (mut own, mut elsewhere) = (own.into_iter(), elsewhere.into_iter());
+        let own = self.own.opinions(of(&[Bench::Own, Bench::Together]), deadline);
+        let beside = self.beside().iter().map(|model| model.opinions(of(&[Bench::Together]), deadline));
+        let others = try_join(self.elsewhere(of(&[Bench::Elsewhere]), deadline), self.foreign(&tongues, deadline));
+        let (own, beside, (elsewhere, foreign)) = try_join3(own, try_join_all(beside), others).await?;
+        let (mut own, mut elsewhere, mut foreign) = (own.into_iter(), elsewhere.into_iter(), foreign.into_iter());
         let mut beside: Vec<_> = beside.into_iter().map(Vec::into_iter).collect();
         let judgements = benches.iter().zip(&tongues).map(|(bench, tongue)| {
-            let (mut found, alone) = match bench {
-                Bench::Own => (own.next()?, None),
-                Bench::Elsewhere => (elsewhere.next()?, None),
+            let mut found = match bench {
+                Bench::Own => own.next()?,
+                Bench::Elsewhere => elsewhere.next()?,
                 Bench::Together => {
                     let own = own.next()?;
                     let others = beside.iter_mut().map(Iterator::next);
@@ -197,22 +188,39 @@ impl TextGuardian {
                     let (_, calibration) = self.company.beside.as_ref()?;
                     let harm: Vec<_> = said.iter().map(|opinion| opinion.harm).collect();
                     let lean = mean_lean(said.iter().map(|opinion| opinion.lean));
-                    (Opinion { harm: together(&harm, calibration), lean, ..own }, Some(own.harm))
+                    Opinion { harm: together(&harm, calibration), lean, ..own }
                 }
             };
-            if *tongue == Tongue::Mixed {
-                // The higher wins: who reads all of it alone, and who reads the English part best.
-                let all = match &self.company.elsewhere {
-                    Some(_) => Some(elsewhere.next()?.harm),
-                    None => alone.filter(|_| self.own.reads(false)),
-                };
-                for (highest, p) in found.harm.iter_mut().zip(all.into_iter().flatten()) {
+            if matches!(tongue, Tongue::Mixed(_)) && self.reads_all().is_some() {
+                for (highest, p) in found.harm.iter_mut().zip(foreign.next()?.harm) {
                     *highest = highest.max(p);
                 }
             }
             Some(Judgement::of(found))
         });
         judgements.collect::<Option<_>>().ok_or(ServiceError::Internal)
+    }
+
+    async fn elsewhere(&self, texts: Vec<String>, deadline: Instant) -> Result<Vec<Opinion>, ServiceError> {
+        match &self.company.elsewhere {
+            Some(model) => model.opinions(texts, deadline).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// What is said of the foreign sentences of each text that has some; nothing where nobody reads them.
+    async fn foreign(&self, tongues: &[Tongue], deadline: Instant) -> Result<Vec<Opinion>, ServiceError> {
+        let Some(reader) = self.reads_all() else { return Ok(Vec::new()) };
+        let foreign = tongues.iter().filter_map(|tongue| match tongue {
+            Tongue::Mixed(sentences) => Some(sentences.clone()),
+            Tongue::English | Tongue::Other => None,
+        });
+        reader.opinions(foreign.collect(), deadline).await
+    }
+
+    /// Who reads what is in no language that those for English read.
+    fn reads_all(&self) -> Option<&TextModel> {
+        self.company.elsewhere.as_deref().or_else(|| self.own.reads(false).then_some(&*self.own))
     }
 
     /// The texts, and what each is in; not looked at where nothing depends on it.

