@@ -157,6 +157,15 @@ EMPHASIS: dict[str, dict[str, float]] = {
         "authored/self_harm": 1.5, "authored/everyday": 3.0, "authored/borders": 1.3, "authored/neighbours": 1.3, "read": 3.0,
         "madlibs-identity": 1.5,
     },
+    # To go on from a multilingual model that takes short statements for replies and replies for statements, and misses hate of a
+    # group that is not named.
+    "replies": {
+        "authored/special": 6.0, "authored/near_miss": 8.0, "authored/unnamed_languages": 25.0, "authored/unnamed": 3.0,
+        "authored/crises_languages": 20.0, "authored/dangers_languages": 20.0, "authored/wounds_languages": 15.0,
+        "authored/dangers": 4.0, "authored/edges_languages": 10.0, "authored/east_asian": 8.0, "authored/european": 6.0,
+        "authored/languages_more": 8.0, "authored/borders_languages": 9.0, "authored/neighbours_languages": 9.0,
+        "authored/multilingual": 3.0, "authored/everyday": 3.0, "made/words": 2.0, "cold-zh": 4.0,
+    },
     # For the last part of a run: what the first leaves weak.
     "fine": {
         "authored/special": 2.0,

@@ -286,7 +286,7 @@ impl Services {
         let (Some(writer), Some(guardian)) = (&models.writer, &models.text) else {
             return Err(ServiceError::ModelNotInstalled);
         };
-        let taught = || writer.writes(language::is_english(text.as_str()));
+        let taught = || writer.writes(language::is_answered_in_english(text.as_str()));
         let writer = models.elsewhere.as_ref().filter(|_| !taught()).unwrap_or(writer);
         let (light, judge) = (models.light.as_deref(), models.judge.as_deref());
         Ok(prism::Desk { writer, guardian, light, judge, metrics: &self.metrics })

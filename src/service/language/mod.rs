@@ -32,7 +32,11 @@ pub(super) enum Tongue {
 
 /// The language of a text; English where it is none of ours.
 pub(super) fn of(text: &str) -> Language {
-    match detected(text) {
+    named(detected(text))
+}
+
+fn named(language: Option<Lang>) -> Language {
+    match language {
         Some(Lang::Jpn) => Language::Japanese,
         Some(Lang::Kor) => Language::Korean,
         Some(Lang::Spa) => Language::Spanish,
@@ -47,9 +51,22 @@ pub(super) fn of(text: &str) -> Language {
 /// Whether a text is in English as far as anyone can tell: signs and figures alone are in every language. Disguises are
 /// taken off before, as a word in them is one of no language; emoji are not named, as their names are English.
 pub(super) fn is_english(text: &str) -> bool {
+    undisguised(text).is_none_or(|language| language == Lang::Eng)
+}
+
+/// As [`is_english`], and for a short text also where its letters speak for a language that no generator was taught, and no
+/// word for one that was: it is likelier English.
+pub(super) fn is_answered_in_english(text: &str) -> bool {
+    let found = undisguised(text);
+    let short = text.chars().nth(TELLING).is_none();
+    let unknown = || named(found) == Language::English && Words::of(text).others == 0;
+    found.is_none_or(|language| language == Lang::Eng) || short && unknown()
+}
+
+fn undisguised(text: &str) -> Option<Lang> {
     let bare: Cow<'_, str> =
         if text.is_ascii() { text.into() } else { text.chars().filter(|&c| !is_emoji(c)).collect() };
-    detected(&normalise(&bare)).is_none_or(|language| language == Lang::Eng)
+    detected(&normalise(&bare))
 }
 
 /// As [`is_english`], and what of an English text is not: of a long one a foreign sentence may be what matters. A sentence
@@ -64,8 +81,10 @@ pub(super) fn tongue(text: &str) -> Tongue {
         wide || others >= 2 && english == 0 || sentence.chars().count() >= TELLING
     };
     let sentences = text.split(['!', '?', ';', '\n', '。', '！', '？']).flat_map(|part| part.split(". "));
-    let foreign: Vec<&str> =
-        sentences.filter(|sentence| sentence.len() < text.len() && tells(sentence) && !is_english(sentence)).collect();
+    let foreign: Vec<&str> = sentences
+        .map(|sentence| sentence.trim_matches(['.', ' ', '\t', '\r']))
+        .filter(|sentence| tells(sentence) && !is_english(sentence))
+        .collect();
     if foreign.is_empty() { Tongue::English } else { Tongue::Mixed(foreign.join("\n")) }
 }
 
@@ -174,6 +193,12 @@ mod tests {
         ] {
             assert!(is_english(text), "{text}");
             assert_eq!(of(text), Language::English, "{text}");
+        }
+        for text in ["Terrible service", "Anytime!", "Fascinating."] {
+            assert!(is_answered_in_english(text), "{text}");
+        }
+        for text in ["te voy a matar", "殺してやる", "Ho perso il treno per la seconda volta questa settimana"] {
+            assert!(!is_answered_in_english(text), "{text}");
         }
         // Of the last ones no words are known.
         for text in ["we maken hem dood", "hij is dood", "muori male", "ben seni test"] {
