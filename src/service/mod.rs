@@ -105,7 +105,7 @@ impl From<ImageError> for ServiceError {
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// How long a text classifier that is measured may wait for moments in which nothing else is asked of it.
-const CALIBRATION: Duration = Duration::from_secs(60);
+const CALIBRATION: Duration = Duration::from_mins(1);
 
 /// The models behind one identifier. What is absent answers [`ServiceError::ModelNotInstalled`].
 #[derive(Clone, Default)]
