@@ -93,7 +93,8 @@ async fn without_one_of_them_there_is_no_answer() {
 #[tokio::test]
 async fn a_foreign_sentence_in_an_english_text_is_judged_by_who_reads_it_too() {
     let server = server();
-    let (english, german) = ("I think that this is", "Ich glaube, das hier ist wirklich gar nicht so gemeint gewesen");
+    let german = "Ich glaube, das ist nicht so gemeint";
+    let english = "Thank you for your letter of last week, which we have read with care and will answer soon. I think that this is";
     for (text, expected) in [
         // The higher counts: that of both who read English, or of the one for other languages.
         (format!("{english} hate=0.5 second:hate=0.5\n{german} third:hate=0.9"), 0.9),
