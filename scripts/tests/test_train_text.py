@@ -194,6 +194,8 @@ def test_splits_depend_on_the_text_alone():
     assert 0.035 < sides["calibration"] / 4000 < 0.065
     assert all(text_data.split_of(t, "davidson") == text_data.split_of(t.upper() + "!", "edos") for t in texts[:200])
     assert text_data.split_of(texts[0], "convabuse") == "held_out"
+    # What is made from other texts is no evidence: it has its like in training.
+    assert {text_data.split_of(t, "suicide-reddit-sentences") for t in texts} == {"train"}
 
 
 def test_lines_that_operating_points_are_set_by_are_never_trained_on(data):

@@ -56,13 +56,16 @@ impl Forward for AnswerJudge {
             return Err(RuntimeError::Shape(format!("{} verdicts for {} sequences", logits.len(), batch.len())));
         }
         let kinds = match outputs.get("expressibility") {
-            Some(output) => finite(output.try_extract_tensor::<f32>()?.1)?.as_chunks::<5>().0,
-            None => &[],
+            Some(output) => Some(finite(output.try_extract_tensor::<f32>()?.1)?.as_chunks::<5>().0),
+            None => None,
         };
+        if let Some(kinds) = kinds.filter(|kinds| kinds.len() != batch.len()) {
+            return Err(RuntimeError::Shape(format!("{} kinds for {} sequences", kinds.len(), batch.len())));
+        }
         let said = |(row, &[positive, negative, reply, good, bad, plain]): (usize, &[f32; 6])| Said {
             right: [positive, negative, reply].map(sigmoid),
             mood: [good, bad, plain],
-            expressibility: kinds.get(row).copied().map(softmax),
+            expressibility: kinds.and_then(|kinds| kinds.get(row).copied()).map(softmax),
         };
         Ok(rows.iter().enumerate().map(said).collect())
     }
