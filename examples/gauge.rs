@@ -25,7 +25,7 @@ use dichroic::{
     },
     imaging::{self, Limits},
     registry::Bundle,
-    runtime::{Decoder, Forward, ImageClassifier, Pixels, PromptTokenizer, Runtime, TextClassifier, Window},
+    runtime::{Decode, Decoder, Forward, ImageClassifier, Pixels, PromptTokenizer, Runtime, Step, TextClassifier, Window},
     telemetry::{Metrics, ModelMetrics},
 };
 use futures_util::future::{join_all, try_join_all};
@@ -71,6 +71,8 @@ enum Job {
     },
     /// An image classifier alone, by pictures a batch.
     Classify { library: PathBuf, threads: usize, bundle: PathBuf, picture: PathBuf, batches: Vec<usize>, seconds: f64 },
+    /// The same passes of a generator or a text classifier again and again.
+    Passes(Passes),
     /// A server over keep-alive connections.
     Load(Load),
 }
@@ -89,6 +91,34 @@ struct Speculate {
     guesses: usize,
     /// Most tokens of an answer.
     tokens: usize,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Passes {
+    library: PathBuf,
+    threads: usize,
+    bundle: PathBuf,
+    what: Pass,
+    /// Whether operators of ours stand for ONNX Runtime's nodes, where the processor has what they need.
+    ours: bool,
+    /// Passes before those that count.
+    warm: usize,
+    passes: usize,
+    /// Where profiles are written, if any: in ONNX Runtime's form, a file for each graph.
+    profiles: Option<PathBuf>,
+}
+
+/// A pass over token 1000 and those that follow.
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum Pass {
+    /// One token for each of so many rows that hold so many.
+    Step { rows: usize, past: usize },
+    /// The first tokens of one row.
+    Prefill { tokens: usize },
+    /// So many windows of so many tokens, by one worker of a text classifier.
+    Texts { count: usize, tokens: u32 },
 }
 
 #[derive(Deserialize)]
@@ -148,6 +178,7 @@ fn main() {
             let runtime = Runtime::load(&library, threads).unwrap();
             classification(&runtime, &bundle, &picture, &batches, Duration::from_secs_f64(seconds))
         }
+        Job::Passes(passes) => passes.run(),
         Job::Load(load) => tokio.block_on(load.run()),
     };
     serde_json::to_writer(io::stdout(), &found).unwrap();
@@ -299,6 +330,48 @@ impl Speculate {
             watched: Arc::default(),
         })
         .collect()
+    }
+}
+
+impl Passes {
+    fn run(&self) -> Value {
+        let runtime = Runtime::load(&self.library, self.threads).unwrap();
+        let runtime = if self.ours { runtime } else { runtime.with_instructions(None) };
+        let runtime = match &self.profiles {
+            Some(folder) => runtime.profiled(folder.clone()),
+            None => runtime,
+        };
+        let bundle = Bundle::open(&self.bundle).unwrap();
+        match self.what {
+            Pass::Step { rows, past } => {
+                let mut decoder = Decoder::open(&runtime, &bundle, rows).unwrap();
+                for row in 0..rows {
+                    decoder.prefill(row, 0, &vec![1000; past]).unwrap();
+                }
+                let steps = vec![Step { token: 1000, past }; rows];
+                self.timed(|| drop(decoder.step(&steps).unwrap()))
+            }
+            Pass::Prefill { tokens } => {
+                let mut decoder = Decoder::open(&runtime, &bundle, 1).unwrap();
+                let tokens = vec![1000; tokens];
+                self.timed(|| drop(decoder.prefill(0, 0, &tokens).unwrap()))
+            }
+            Pass::Texts { count, tokens } => {
+                let mut classifier = TextClassifier::open(&runtime, &bundle).unwrap();
+                let windows = vec![Window((1000..1000 + tokens).collect()); count];
+                self.timed(|| drop(classifier.run(&windows).unwrap()))
+            }
+        }
+    }
+
+    /// Seconds of a pass.
+    fn timed(&self, mut pass: impl FnMut()) -> Value {
+        (0..self.warm).for_each(|_| pass());
+        let start = Instant::now();
+        (0..self.passes).for_each(|_| pass());
+        #[expect(clippy::cast_precision_loss, reason = "a count of passes is far below 2^52")]
+        let seconds = start.elapsed().as_secs_f64() / self.passes as f64;
+        json!({"seconds": seconds})
     }
 }
 

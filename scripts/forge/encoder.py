@@ -274,6 +274,8 @@ def company(recipe: Mapping, model_dir: Path) -> dict:
                 " now: run scripts/train/text_ensemble.py."
             )
         told["ensemble"] = {"members": members, "calibration": _places(found["calibration"])}
+        if "from" in recipe:
+            told["ensemble"]["from"] = recipe["from"]
     return told
 
 

@@ -85,10 +85,10 @@ class Bench:
         return ask(command, job, self.clock, SIDE_SECONDS, self.root, self.peers.environment)
 
     @contextmanager
-    def server(self, folder: Path, models: Sequence[str]) -> Iterator[Server]:
-        """Our server with these identifiers of a models folder, once it has measured its batches."""
+    def server(self, folder: Path, models: Sequence[str], **more: str) -> Iterator[Server]:
+        """Our server with these identifiers of a models folder and `more` settings, once it has measured its batches."""
         self.clock.limit(SIDE_SECONDS)
-        told = settings(folder, models, self.threads)
+        told = settings(folder, models, self.threads) | more
         with running(str(self.binary), self.root, **told, DICHROIC_RUNTIME_LIBRARY=str(self.library)) as server:
             settled(server.port, self.clock, SIDE_SECONDS)
             yield server

@@ -41,7 +41,9 @@ HOW = """\
   ours as most people would: uvicorn, one process, a function a request, no batches. The client of all servers is the
   same program and runs on the same cores. Our server remembers nothing, here and below: its cache of moderation scores
   is off (`moderation_cache = false`), so that every answer is computed. How large its batches are it measures for
-  itself before it is asked; the engine alone does the same.
+  itself before it is asked; the engine alone does the same. It judges with one classifier, as the others do: what that
+  has doubts about is not read again (`second_reading = false`; [performance.md](performance.md#second-readings) says what
+  that costs).
 - **Pictures.** A JPEG of 640 × 480. The server has no text reader in `image/http`, because the classifier beside it has
   none. `image/speed-alpha` and `image/speed-beta` are of a photograph of 1152 × 864 with nothing written in it, that the
   server looks at and searches for text; one client waits for each answer. Beside it: one decode by Pillow's libjpeg,

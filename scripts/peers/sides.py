@@ -236,7 +236,9 @@ def _scores(port: int, key: str, texts: list[str]) -> list[list[float]]:
 
 def _http(bench: Bench, raw: Raw) -> Outcome:
     path, bodies = "/v1/guardians/text", bench.text.bodies
-    with bench.server(bench.material.served("text", ["text"]), [CLASSIFIER]) as server:
+    served = bench.material.served("text", ["text"])
+    # One classifier on either side, of the same weights.
+    with bench.server(served, [CLASSIFIER], DICHROIC_SECOND_READING="false") as server:
         raw["scores"] = _scores(server.port, server.key, bench.text.known)
         alone = load(bench, server.port, server.key, path, bodies, 1, bench.seconds / 2)
         full = load(bench, server.port, server.key, path, bodies, CONNECTIONS, bench.seconds)

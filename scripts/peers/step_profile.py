@@ -2,9 +2,10 @@
 """Measures where the time of a pass and of a request goes, and writes the tables
 into docs/performance.md.
 
-A pass is profiled by ONNX Runtime itself, node by node, with the settings that
-the server opens sessions with: `make bench-profile`, on a quiet machine. A
-request is split by the server's own histograms while examples/gauge.rs asks it.
+A pass is profiled by ONNX Runtime itself, node by node, in the engine that
+serves, once with the nodes of the graph as they are and once with operators of
+ours in their place: `make bench-profile`, on a quiet machine. A request is split
+by the server's own histograms while examples/gauge.rs asks it.
 Needs set-up, the release binary and the gauge.
 """
 
@@ -74,82 +75,57 @@ def about(threads: int) -> str:
 
 
 def pass_tables(model: str, threads: int) -> list[str]:
+    """Each pass with ONNX Runtime's nodes alone, and with operators of ours in their place."""
     build = ROOT / "models" / model / "build"
     spec = json.loads((build / "generator" / "manifest.json").read_text(encoding="utf-8"))["generator"]
     answers = spec.get("answer_tokens")
     told = (build / "generator" / answers).stat().st_size // 4 if answers else spec["vocab"]
     names = {told: "product of the output head"}
     tables = []
-    for title, rows, tokens, past in (
-        ("a step of 1 row", 1, 1, PAST),
-        ("a step of 8 rows", 8, 1, PAST),
-        ("a prefill of 32 tokens", 1, 32, 0),
+    for title, what in (
+        ("a step of 1 row", {"step": {"rows": 1, "past": PAST}}),
+        ("a step of 8 rows", {"step": {"rows": 8, "past": PAST}}),
+        ("a prefill of 32 tokens", {"prefill": {"tokens": 32}}),
+        (f"16 texts of 16 tokens, one of {CLASSIFIER_WORKERS} workers alone", {"texts": {"count": 16, "tokens": 16}}),
     ):
-        graph = build / "generator" / (spec.get("prefill", "model.onnx") if tokens > 1 else "model.onnx")
-        found = profiled(graph, threads, lambda session: decoding(session, rows, tokens, past))
-        tables.append(table(f"{model}: {title}", by_part(*found, names)))
-    text = build / "text" / "model.onnx"
-    parts = by_part(*profiled(text, max(1, threads // CLASSIFIER_WORKERS), classifying), {})
-    return [*tables, table(f"{model}: 16 texts of 16 tokens, one of {CLASSIFIER_WORKERS} workers alone", parts)]
+        component = "text" if "texts" in what else "generator"
+        sides = [
+            by_part(*profiled(build / component, threads, what, ours), {} if "texts" in what else names)
+            for ours in (False, True)
+        ]
+        tables.append(both(f"{model}: {title}", *sides))
+    return tables
 
 
-def profiled(
-    graph: Path, threads: int, prepare: Callable[[Any], Callable[[], object]]
-) -> tuple[list[dict[str, Any]], float]:
-    """The profiler's events of RUNS passes, and the seconds that a pass takes without it."""
-    import onnxruntime as ort
-
-    seconds, events = 0.0, []
-    for watched in (False, True):
-        with tempfile.TemporaryDirectory() as folder:
-            options = ort.SessionOptions()
-            options.intra_op_num_threads, options.enable_mem_pattern = threads, False
-            options.enable_profiling, options.profile_file_prefix = watched, str(Path(folder) / "profile")
-            # As src/runtime/session.rs opens them: threads of their own, awake through a pass and no longer.
-            options.add_session_config_entry("session.intra_op.allow_spinning", "1")
-            options.add_session_config_entry("session.force_spinning_stop", "1")
-            session = ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
-            step = prepare(session)
-            for _ in range(WARM):
-                step()
-            start = time.perf_counter()
-            for _ in range(RUNS):
-                step()
-            if not watched:
-                seconds = (time.perf_counter() - start) / RUNS
-            else:
-                events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    return events, seconds
+def profiled(bundle: Path, threads: int, what: Mapping[str, Any], ours: bool) -> tuple[list[dict[str, Any]], float]:
+    """The profiler's events of RUNS passes, and the seconds that a pass takes without it, both in the engine itself."""
+    job = {
+        "job": "passes",
+        "library": str(ROOT / "runtime/libonnxruntime.so"),
+        "threads": threads,
+        "bundle": str(bundle),
+        "what": what,
+        "ours": ours,
+        "warm": WARM,
+        "passes": RUNS,
+    }
+    seconds = gauged(job)["seconds"]
+    with tempfile.TemporaryDirectory() as folder:
+        gauged({**job, "profiles": folder})
+        files = [json.loads(path.read_text(encoding="utf-8")) for path in Path(folder).iterdir()]
+    # Of a generator with a second graph for prompts, the one that these passes went through.
+    return max(files, key=passes), seconds
 
 
-def decoding(session: Any, rows: int, tokens: int, past: int) -> Callable[[], object]:
-    """A pass over rows that hold `past` tokens, with past and present in one buffer, as the server binds them."""
-    import numpy as np
-    import onnxruntime as ort
-
-    binding, kept = session.io_binding(), []
-    window = past + tokens
-    for given in session.get_inputs():
-        if given.name.startswith("past."):
-            buffer = ort.OrtValue.ortvalue_from_numpy(
-                np.zeros((rows, given.shape[1], window, given.shape[3]), np.float32)
-            )
-            kept.append(buffer)
-            binding.bind_ortvalue_input(given.name, buffer)
-            binding.bind_ortvalue_output(given.name.replace("past", "present", 1), buffer)
-    binding.bind_cpu_input("input_ids", np.full((rows, tokens), 1000, np.int64))
-    binding.bind_cpu_input("seqlens_k", np.full(rows, window - 1, np.int32))
-    binding.bind_cpu_input("total_sequence_length", np.array(window, np.int32))
-    binding.bind_output("logits")
-    # The buffers must live as long as the binding that points to them.
-    return lambda keep=kept: session.run_with_iobinding(binding)
+def passes(events: Sequence[Mapping[str, Any]]) -> int:
+    return sum(event.get("name") == "model_run" for event in events)
 
 
-def classifying(session: Any) -> Callable[[], object]:
-    import numpy as np
-
-    inputs = {"input_ids": np.arange(1000, 1256, dtype=np.int64).reshape(16, 16), "lengths": np.full(16, 16, np.int32)}
-    return lambda: session.run(None, inputs)
+def gauged(job: Mapping[str, Any]) -> Any:
+    """What the gauge answers to a job."""
+    command = [str(ROOT / "target/release/examples/gauge")]
+    done = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True, check=True, timeout=60)
+    return json.loads(done.stdout)
 
 
 def by_part(events: Sequence[Mapping[str, Any]], seconds: float, names: Mapping[int, str]) -> list[tuple[str, float]]:
@@ -213,11 +189,7 @@ def request_table(threads: int) -> str:
                 "seconds": seconds,
                 "rate": None,
             }
-            command = [str(ROOT / "target/release/examples/gauge")]
-            done = subprocess.run(
-                command, input=json.dumps(job), capture_output=True, text=True, check=True, timeout=60
-            )
-            return json.loads(done.stdout)
+            return gauged(job)
 
         skip = load(1, 0)["answers"] + CONNECTIONS
         before = sums()
@@ -245,6 +217,31 @@ def histograms(text: str) -> dict[str, tuple[float, float]]:
 
 
 # --- the page ----------------------------------------------------------------
+
+
+def both(title: str, before: Sequence[tuple[str, float]], after: Sequence[tuple[str, float]]) -> str:
+    """Two profiles of one pass side by side: parts of at least a hundredth of either, the smaller ones together."""
+    wholes = [sum(value for _, value in parts) for parts in (before, after)]
+    sides = [dict(before), dict(after)]
+    large = [
+        part
+        for part in dict.fromkeys([*sides[0], *sides[1]])
+        if any(side.get(part, 0) >= whole / 100 for side, whole in zip(sides, wholes))
+    ]
+    rest = [whole - sum(side.get(part, 0) for part in large) for side, whole in zip(sides, wholes)]
+    rows = [
+        *((part, [side.get(part) for side in sides]) for part in large),
+        ("smaller ones together", rest),
+        ("**whole**", wholes),
+    ]
+
+    def cells(values: Sequence[float | None]) -> str:
+        return " | ".join(
+            "—" if value is None else f"{value:.2f} ms, {value / whole:.0%}" for value, whole in zip(values, wholes)
+        )
+
+    lines = [f"| {title} | ONNX Runtime's nodes | operators of ours |", "| --- | --- | --- |"]
+    return "\n".join([*lines, *(f"| {part} | {cells(values)} |" for part, values in rows)]) + "\n"
 
 
 def table(title: str, parts: Sequence[tuple[str, float]]) -> str:

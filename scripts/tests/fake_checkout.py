@@ -33,7 +33,7 @@ def build(source, recipe, model_dir, out):
     return {"layers": 2}
 
 def company(recipe, model_dir):
-    return {key: recipe[key] for key in ("ensemble", "elsewhere") if key in recipe}
+    return {key: recipe[key] for key in ("ensemble", "from", "elsewhere") if key in recipe}
 '''
 SHOUTING = "def shout(weights):\n    return weights.upper()\n"
 

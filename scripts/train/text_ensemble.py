@@ -1,6 +1,7 @@
 """Calibrates an ensemble: classifiers that are trained and built, which answer as one with the mean of their log-odds.
 
-`ensemble` in the text recipe of a model.json names the identifiers that judge beside its own. Run this after
+`ensemble` in the text recipe of a model.json names the identifiers that judge beside its own; with `from`, only what
+that gives such a score in some category. Run this after
 text_calibrate.py has finished any of them, and build the members before (`scripts/build_models --only <member>/text`):
 writes the `ensemble` of text.json, by which the server turns the mean into scores, and the tables of the card. English
 texts alone count, as the server asks an ensemble about no others. Builds refuse one whose members have changed since.
@@ -25,7 +26,7 @@ from forge import encoder  # noqa: E402
 from forge.components import Catalogue  # noqa: E402
 from forge.fetch import Sources  # noqa: E402
 from forge.places import Places  # noqa: E402
-from text_scores import Classifier, Ensemble, built  # noqa: E402
+from text_scores import Classifier, Ensemble, InTurn, built  # noqa: E402
 
 
 def main() -> None:
@@ -64,8 +65,9 @@ def main() -> None:
     text_data.write(path, lambda p: p.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8"))
     print("calibrated", points, flush=True)
 
-    harm, _ = model.scores([row.text for row in validation])
-    card = text_card.report(model, points, rows, validation, harm, scraps, (), args.disguised)
+    served = InTurn(model, points, recipe["from"]) if "from" in recipe else model
+    harm, _ = served.scores([row.text for row in validation])
+    card = text_card.report(served, points, rows, validation, harm, scraps, (), args.disguised)
     text_data.write(args.card, lambda p: p.write_text("\n".join(card) + "\n", encoding="utf-8"))
 
 

@@ -102,6 +102,25 @@ class Ensemble:
         return mean_odds([probabilities(harm, places) for (harm, _), places in said]), said[0][0][1]
 
 
+class InTurn:
+    """The first of several classifiers alone, but where it finds a trace of harm all of them, as the server asks them."""
+
+    def __init__(self, all_of_them: Ensemble, places: list[dict[str, float]], start: float) -> None:
+        """With how the mean of all is calibrated, and the probability from which the others are asked."""
+        self.ensemble, self.places, self.start = all_of_them, places, start
+
+    def scores(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """As Ensemble.scores; of what the first judged alone, the logits that mean its probabilities."""
+        model, calibration = self.ensemble.members[0]
+        logits, special = model.scores(texts)
+        found = probabilities(logits, calibration)
+        harm = logits_of(found, self.places)
+        again = np.flatnonzero((found >= self.start).any(axis=1))
+        if len(again):
+            harm[again], _ = self.ensemble.scores([texts[i] for i in again])
+        return harm, special
+
+
 def built(folder: Path, threads: int) -> tuple[Classifier, list[dict[str, float]]]:
     """A built text component, and its calibration."""
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["text_classifier"]
@@ -130,6 +149,13 @@ def probabilities(logits: np.ndarray, places: list[dict[str, float]]) -> np.ndar
     off = logits - np.array([p["point"] for p in places])
     below, above = (np.array([p[side] for p in places]) for side in ("below", "above"))
     return sigmoid(off * np.where(off < 0, below, above))
+
+
+def logits_of(found: np.ndarray, places: list[dict[str, float]]) -> np.ndarray:
+    """The logits that `probabilities` makes these of."""
+    odds = np.log(np.clip(found, 1e-9, 1 - 1e-9)) - np.log(1 - np.clip(found, 1e-9, 1 - 1e-9))
+    below, above, points = (np.array([p[side] for p in places]) for side in ("below", "above", "point"))
+    return points + odds / np.where(odds < 0, below, above)
 
 
 def pick(rows: list[Row], c: int, keep: Callable[[Row], bool] = lambda row: True) -> np.ndarray:

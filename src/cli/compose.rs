@@ -20,13 +20,13 @@ use crate::{
     config::{Config, DeviceChoice, Speculation},
     domain::{Device, ModelId},
     engine::{BatchOptions, Batcher, Factory, Generator, GeneratorOptions, Lookup, batch::BatchPolicy, generate},
-    registry::{Bundle, ComponentName, INSTALL, Registry, manifest::CacheForm},
+    registry::{Bundle, ComponentName, INSTALL, Registry, manifest::{CacheForm, EnsembleSpec}},
     runtime::{
         self, Decode, Decoder, Forward, GrowingDecoder, ImageClassifier, JudgeTokenizer, LineOrientation,
         LineRecogniser, PromptTokenizer, Runtime, RuntimeError, TextClassifier, TextDetector, WindowTokenizer,
     },
     service::{
-        AnswerJudge, Company, ImageGuardian, Models, ReaderStages, ScoreCache, ScoreCacheOptions, ServiceOptions,
+        AnswerJudge, Beside, Company, ImageGuardian, Models, ReaderStages, ScoreCache, ScoreCacheOptions, ServiceOptions,
         Services, TextGuardian, TextModel, TextReader, Writer,
     },
     telemetry::Metrics,
@@ -190,7 +190,9 @@ impl<'a> Composer<'a> {
         let own = registry.iter().map(|(id, component, bundle)| (id, None, component, bundle));
         // Company last, so that a network which an identifier here stands on is known by that identifier.
         let company = registry.iter().flat_map(|(owner, component, bundle)| {
-            bundle.company().iter().map(move |(id, bundle)| (*id, Some(owner), component, bundle))
+            let wanted = self.company(bundle);
+            let company = bundle.company().iter().filter(move |(id, _)| wanted.contains(id));
+            company.map(move |(id, bundle)| (*id, Some(owner), component, bundle))
         });
         for (id, owner, component, bundle) in own.chain(company) {
             if seen.insert((component, key(component, bundle))) {
@@ -267,6 +269,19 @@ impl<'a> Composer<'a> {
         Ok(Generator::start(id.as_str(), options, &factory, &metrics)?)
     }
 
+    /// Those who judge beside a text classifier, unless the settings leave it alone with its doubts.
+    fn ensemble<'b>(&self, bundle: &'b Bundle) -> Option<&'b EnsembleSpec> {
+        let ensemble = bundle.manifest().text_classifier.as_ref()?.ensemble.as_ref();
+        ensemble.filter(|ensemble| ensemble.from.is_none() || self.config.second_reading)
+    }
+
+    /// The company of a text classifier that is asked at all.
+    fn company(&self, bundle: &Bundle) -> Vec<ModelId> {
+        let members = self.ensemble(bundle).map_or_else(Vec::new, |ensemble| ensemble.members.clone());
+        let elsewhere = bundle.manifest().text_classifier.as_ref().and_then(|spec| spec.elsewhere);
+        members.into_iter().chain(elsewhere).collect()
+    }
+
     /// The text classifier of an identifier with its company, all of them loaded.
     fn guardian(
         &self,
@@ -284,9 +299,9 @@ impl<'a> Composer<'a> {
             }
         };
         let other = |id| other(id).with_context(|| format!("the text classifier of {id} was not loaded"));
-        let beside = spec.ensemble.as_ref().map(|ensemble| {
+        let beside = self.ensemble(bundle).map(|ensemble| {
             let members = ensemble.members.iter().map(|id| other(*id)).collect::<anyhow::Result<_>>()?;
-            anyhow::Ok((members, ensemble.calibration))
+            anyhow::Ok(Beside { models: members, calibration: ensemble.calibration, from: ensemble.from })
         });
         let company = Company { beside: beside.transpose()?, elsewhere: spec.elsewhere.map(other).transpose()? };
         let guardian = TextGuardian::new(Arc::clone(own), company, bundle.digest().to_owned());

@@ -128,6 +128,8 @@ pub struct Config {
     pub batch_tokens: Option<usize>,
     /// How long a batch waits for company.
     pub batch_wait: Duration,
+    /// Whether heavier classifiers judge what a light one has doubts about, where a bundle has such.
+    pub second_reading: bool,
     /// What is remembered of moderated texts, if anything.
     pub moderation_cache: Option<CacheBounds>,
     /// Texts generated side by side by one model.
@@ -287,6 +289,7 @@ mod tests {
         assert_eq!(config.shutdown_grace, Duration::from_secs(25));
         assert_eq!(config.batch_wait, Duration::from_micros(500));
         assert_eq!((config.text_queue, config.batch_tokens), (1024, None));
+        assert!(config.second_reading);
         let cache = CacheBounds { entries: 10_000, age: Duration::from_mins(1) };
         assert_eq!(config.moderation_cache, Some(cache));
         assert_eq!((config.generator_slots, config.generator_queue, config.image_queue), (8, 64, 32));

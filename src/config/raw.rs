@@ -99,7 +99,7 @@ const fn number_or_auto(name: &'static str, min: u64, max: u64) -> Setting {
 pub const SECRETS: [&str; 3] = ["api_key", "redis_url", "redis_password"];
 
 /// Every setting, in the order of the help.
-pub const SETTINGS: [Setting; 37] = [
+pub const SETTINGS: [Setting; 38] = [
     text("listen"),
     text("tls_certificate_file"),
     text("tls_key_file"),
@@ -124,6 +124,7 @@ pub const SETTINGS: [Setting; 37] = [
     // A smaller one would take hardly more than one text at a time.
     number_or_auto("batch_tokens", 128, 1_048_576),
     number("batch_wait_us", 500, 0, 1_000_000),
+    Setting { name: "second_reading", kind: Kind::Switch },
     Setting { name: "moderation_cache", kind: Kind::Switch },
     number("moderation_cache_entries", 10_000, 1, 1_000_000),
     number("moderation_cache_seconds", 60, 1, 3_600),
@@ -172,6 +173,7 @@ pub(super) struct RawConfig {
     pub(super) text_queue: Option<u64>,
     pub(super) batch_tokens: Option<NumberOrAuto>,
     pub(super) batch_wait_us: Option<u64>,
+    pub(super) second_reading: Option<bool>,
     pub(super) moderation_cache: Option<bool>,
     pub(super) moderation_cache_entries: Option<u64>,
     pub(super) moderation_cache_seconds: Option<u64>,
@@ -305,6 +307,10 @@ pub struct ServeFlags {
     /// [default: 500] [env: DICHROIC_BATCH_WAIT_US]
     #[arg(long, value_name = "US")]
     pub batch_wait_us: Option<u64>,
+    /// Whether a text in which the classifier of an identifier finds a trace of harm is judged by the heavier ones that
+    /// its bundle has for it, too: true or false [default: true] [env: DICHROIC_SECOND_READING]
+    #[arg(long, value_name = "BOOL", hide_possible_values = true)]
+    pub second_reading: Option<bool>,
     /// Whether a text that was moderated a moment ago is answered from memory, which holds a keyed hash of it and its
     /// scores: true or false [default: true] [env: DICHROIC_MODERATION_CACHE]
     #[arg(long, value_name = "BOOL", hide_possible_values = true)]

@@ -91,6 +91,7 @@ impl Validator<'_> {
             text_queue: self.number("text_queue", raw.text_queue)?,
             batch_tokens: self.number_or_auto("batch_tokens", raw.batch_tokens)?,
             batch_wait: Duration::from_micros(self.number("batch_wait_us", raw.batch_wait_us)?),
+            second_reading: raw.second_reading.unwrap_or(true),
             moderation_cache,
             generator_slots: self.number("generator_slots", raw.generator_slots)?,
             generator_queue: self.number("generator_queue", raw.generator_queue)?,

@@ -62,10 +62,13 @@ pub(super) fn check(manifest: &Manifest) -> Result<(), String> {
             {
                 return Err("a calibration slope is not positive".into());
             }
-            if let Some(EnsembleSpec { members, .. }) = &spec.ensemble
-                && (members.is_empty() || members.iter().collect::<BTreeSet<_>>().len() < members.len())
-            {
-                return Err("its ensemble has no members, or one twice".into());
+            if let Some(EnsembleSpec { members, from, .. }) = &spec.ensemble {
+                if members.is_empty() || members.iter().collect::<BTreeSet<_>>().len() < members.len() {
+                    return Err("its ensemble has no members, or one twice".into());
+                }
+                if from.is_some_and(|from| !(0.0..=1.0).contains(&from)) {
+                    return Err("its ensemble is asked from no probability on".into());
+                }
             }
             if spec.elsewhere.is_some() && spec.languages.is_any() {
                 return Err("another judges what it does not read, and it reads everything".into());

@@ -269,6 +269,10 @@ impl Languages {
 pub struct EnsembleSpec {
     /// The identifiers whose text classifiers judge beside this one.
     pub members: Vec<ModelId>,
+    /// The probability of some category, by this one alone, from which the others are asked at all; absent where they judge
+    /// each text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<f32>,
     /// Per category, how the mean of the log-odds becomes a probability.
     pub calibration: [Calibration; 5],
 }

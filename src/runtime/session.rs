@@ -4,8 +4,11 @@ use std::{
     fmt::Display,
     fs,
     panic::catch_unwind,
-    path::Path,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use ort::{
@@ -42,6 +45,13 @@ pub struct Runtime {
     device: Device,
     /// What operators of ours, which stand for ONNX Runtime's, are to compute with; none where none are to stand.
     ours: Option<Instructions>,
+    profiles: Option<Arc<Profiles>>,
+}
+
+/// Where sessions write what their nodes took.
+struct Profiles {
+    folder: PathBuf,
+    opened: AtomicUsize,
 }
 
 impl Runtime {
@@ -58,7 +68,7 @@ impl Runtime {
             })
         });
         let ours = Instructions::of_this_processor().next();
-        environment.clone().map(|environment| Self { environment, threads, device: Device::Cpu, ours })
+        environment.clone().map(|environment| Self { environment, threads, device: Device::Cpu, ours, profiles: None })
     }
 
     /// The same runtime with operators of ours by these instructions instead of by the best; without any, or any that this
@@ -66,6 +76,13 @@ impl Runtime {
     #[must_use]
     pub fn with_instructions(self, ours: Option<Instructions>) -> Self {
         Self { ours: ours.filter(|ours| ours.are_here()), ..self }
+    }
+
+    /// The same runtime, whose sessions each write a profile into a folder when they are closed: a JSON file with the time of
+    /// every node of every pass, in ONNX Runtime's form. Passes are slower meanwhile.
+    #[must_use]
+    pub fn profiled(self, folder: PathBuf) -> Self {
+        Self { profiles: Some(Arc::new(Profiles { folder, opened: AtomicUsize::new(0) })), ..self }
     }
 
     /// The same runtime with a GPU for its sessions, the first that the process sees (`CUDA_VISIBLE_DEVICES` says which
@@ -173,6 +190,11 @@ impl Runtime {
                 .with_intra_threads(threads)?
                 .with_intra_op_spinning(true)?
                 .with_config_entry("session.force_spinning_stop", "1")?;
+        }
+        if let Some(Profiles { folder, opened }) = self.profiles.as_deref() {
+            // The library adds the second, in which several may be opened.
+            let number = opened.fetch_add(1, Ordering::Relaxed);
+            builder = builder.with_profiling(folder.join(format!("{number}")))?;
         }
         // Shapes change with every batch: patterns of past shapes would only hold memory.
         Ok(builder.with_memory_pattern(false)?.with_execution_providers(providers(self.device))?)

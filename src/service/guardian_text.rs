@@ -10,7 +10,6 @@ use std::{
 };
 
 use futures_util::future::{join_all, try_join, try_join_all, try_join3};
-
 use super::{
     AnswerJudge, ScoreCache, ServiceError,
     language::{self, Tongue},
@@ -18,7 +17,7 @@ use super::{
     readiness::gravest,
     text_model::{INLINE_BYTES, Opinion, TextModel},
 };
-use crate::{domain::Scores, registry::manifest::Calibration, runtime::together};
+use crate::{domain::Scores, registry::manifest::Calibration, runtime::together, telemetry::ModelMetrics};
 
 /// Characters up to which a text is looked at twice for whether anything can be expressed of it; what has nothing to
 /// express is short.
@@ -30,16 +29,28 @@ pub struct TextGuardian {
     company: Company,
     digest: String,
     cache: Option<ScoreCache>,
+    metrics: ModelMetrics,
 }
 
 /// The classifiers that judge beside or instead of another.
 #[derive(Default)]
 pub struct Company {
-    /// Those whose opinions count as much as the first one's, of texts that all of them read, and how the mean of all
-    /// becomes a probability.
-    pub beside: Option<(Vec<Arc<TextModel>>, [Calibration; 5])>,
+    /// Those whose opinions count as much as the first one's, of texts that all of them read.
+    pub beside: Option<Beside>,
     /// Judges texts that the first one does not read, and such sentences of others.
     pub elsewhere: Option<Arc<TextModel>>,
+}
+
+/// Several classifiers whose opinions count as one.
+pub struct Beside {
+    /// All but the first.
+    pub models: Vec<Arc<TextModel>>,
+    /// How the mean of all becomes a probability.
+    pub calibration: [Calibration; 5],
+    /// The probability of some category, by the first one alone, from which the others are asked; absent where they judge
+    /// each text. They may be many times slower: what is plainly harmless, nearly all of what people write, need not wait
+    /// for them.
+    pub from: Option<f32>,
 }
 
 /// What the classifiers say of a whole text.
@@ -52,18 +63,29 @@ pub(super) struct Judgement {
     pub(super) positive: Option<f32>,
 }
 
+/// What was said by those who were asked, each about the texts that are its.
+struct Heard {
+    own: Vec<Opinion>,
+    beside: Vec<Vec<Opinion>>,
+    elsewhere: Vec<Opinion>,
+    foreign: Vec<Opinion>,
+}
+
 /// Who judges a text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Bench {
     Own,
     Together,
+    /// Its own first, then all where that finds a trace of harm.
+    InTurn,
     Elsewhere,
 }
 
 impl TextGuardian {
     /// `digest` is that of the bundle from which all of them come.
     pub fn new(own: Arc<TextModel>, company: Company, digest: String) -> Self {
-        Self { own, company, digest, cache: None }
+        let metrics = own.metrics().model(own.name(), "text");
+        Self { own, company, digest, cache: None, metrics }
     }
 
     /// The same, which answers texts that were judged a moment ago from memory.
@@ -87,7 +109,7 @@ impl TextGuardian {
     }
 
     fn beside(&self) -> &[Arc<TextModel>] {
-        self.company.beside.as_ref().map_or(&[], |(models, _)| models)
+        self.company.beside.as_ref().map_or(&[], |beside| &beside.models)
     }
 
     pub(super) fn answered_within(&self, span: Duration) -> bool {
@@ -160,34 +182,54 @@ impl TextGuardian {
     /// Whether others are asked as well, as to whether anything can be expressed of a text.
     fn looks_again(&self, text: &str) -> bool {
         let short = text.chars().nth(SHORT_TEXT).is_none();
-        short && self.bench(language::is_english(text)) == Bench::Own
+        short && matches!(self.bench(language::is_english(text)), Bench::Own | Bench::InTurn)
     }
 
-    /// Has each text judged by those who read it, all of them at the same time.
+    /// Has each text judged by those who read it, all of them at the same time; then what needs a second reading.
     async fn classify(&self, texts: Vec<String>, deadline: Instant) -> Result<Vec<Judgement>, ServiceError> {
         let (texts, tongues) = self.told_apart(texts).await?;
-        let benches: Vec<Bench> = tongues.iter().map(|tongue| self.bench(*tongue != Tongue::Other)).collect();
-        let of = |wanted: &[Bench]| -> Vec<String> {
-            let chosen = texts.iter().zip(&benches).filter(|(_, bench)| wanted.contains(bench));
+        let mut benches: Vec<Bench> = tongues.iter().map(|tongue| self.bench(*tongue != Tongue::Other)).collect();
+        let of = |benches: &[Bench], wanted: &[Bench]| -> Vec<String> {
+            let chosen = texts.iter().zip(benches).filter(|(_, bench)| wanted.contains(bench));
             chosen.map(|(text, _)| text.clone()).collect()
         };
-        let own = self.own.opinions(of(&[Bench::Own, Bench::Together]), deadline);
-        let beside = self.beside().iter().map(|model| model.opinions(of(&[Bench::Together]), deadline));
-        let others = try_join(self.elsewhere(of(&[Bench::Elsewhere]), deadline), self.foreign(&tongues, deadline));
-        let (own, beside, (elsewhere, foreign)) = try_join3(own, try_join_all(beside), others).await?;
+        let first = [Bench::Own, Bench::Together, Bench::InTurn];
+        let own = self.own.opinions(of(&benches, &first), deadline);
+        let beside = self.all_beside(of(&benches, &[Bench::Together]), deadline);
+        let others = try_join(self.elsewhere(of(&benches, &[Bench::Elsewhere]), deadline), self.foreign(&tongues, deadline));
+        let (own, mut beside, (elsewhere, foreign)) = try_join3(own, beside, others).await?;
+        if benches.contains(&Bench::InTurn) {
+            let judged = benches.iter_mut().filter(|bench| first.contains(bench)).zip(&own);
+            for (bench, opinion) in judged.filter(|(bench, _)| **bench == Bench::InTurn) {
+                *bench = if self.needs_others(opinion) { Bench::Together } else { Bench::Own };
+            }
+            let again = of(&benches, &[Bench::Together]);
+            self.metrics.read_again.inc_by(again.len() as u64);
+            beside = self.all_beside(again, deadline).await?;
+        }
+        self.put_together(&benches, &tongues, Heard { own, beside, elsewhere, foreign }).ok_or(ServiceError::Internal)
+    }
+
+    /// One judgement for each text, of what those said who were asked about it, in their order.
+    fn put_together(&self, benches: &[Bench], tongues: &[Tongue], heard: Heard) -> Option<Vec<Judgement>> {
+        let Heard { own, beside, elsewhere, foreign } = heard;
         let (mut own, mut elsewhere, mut foreign) = (own.into_iter(), elsewhere.into_iter(), foreign.into_iter());
         let mut beside: Vec<_> = beside.into_iter().map(Vec::into_iter).collect();
-        let judgements = benches.iter().zip(&tongues).map(|(bench, tongue)| {
+        let judgements = benches.iter().zip(tongues).map(|(bench, tongue)| {
             let mut found = match bench {
-                Bench::Own => own.next()?,
+                Bench::Own | Bench::InTurn => own.next()?,
                 Bench::Elsewhere => elsewhere.next()?,
                 Bench::Together => {
                     let own = own.next()?;
                     let others = beside.iter_mut().map(Iterator::next);
                     let said = others.chain([Some(own)]).collect::<Option<Vec<_>>>()?;
-                    let (_, calibration) = self.company.beside.as_ref()?;
+                    let Beside { calibration, from, .. } = self.company.beside.as_ref()?;
                     let harm: Vec<_> = said.iter().map(|opinion| opinion.harm).collect();
-                    let lean = mean_lean(said.iter().map(|opinion| opinion.lean));
+                    // Whether there is something to express must not depend on whether harm was looked for twice.
+                    let lean = match from {
+                        Some(_) => own.lean,
+                        None => mean_lean(said.iter().map(|opinion| opinion.lean)),
+                    };
                     Opinion { harm: together(&harm, calibration), lean, ..own }
                 }
             };
@@ -198,7 +240,19 @@ impl TextGuardian {
             }
             Some(Judgement::of(found))
         });
-        judgements.collect::<Option<_>>().ok_or(ServiceError::Internal)
+        judgements.collect()
+    }
+
+    /// What each of those beside it says.
+    async fn all_beside(&self, texts: Vec<String>, deadline: Instant) -> Result<Vec<Vec<Opinion>>, ServiceError> {
+        try_join_all(self.beside().iter().map(|model| model.opinions(texts.clone(), deadline))).await
+    }
+
+    /// Whether the others are asked about what its own says this of.
+    fn needs_others(&self, opinion: &Opinion) -> bool {
+        let from = self.company.beside.as_ref().and_then(|beside| beside.from);
+        // What is not a number is looked into as well.
+        from.is_some_and(|from| !opinion.harm.iter().all(|p| *p < from))
     }
 
     async fn elsewhere(&self, texts: Vec<String>, deadline: Instant) -> Result<Vec<Opinion>, ServiceError> {
@@ -251,7 +305,10 @@ impl TextGuardian {
         } else if !self.beside().is_empty()
             && iter::once(&self.own).chain(self.beside()).all(|model| model.reads(english))
         {
-            Bench::Together
+            match self.company.beside {
+                Some(Beside { from: Some(_), .. }) => Bench::InTurn,
+                _ => Bench::Together,
+            }
         } else {
             Bench::Own
         }

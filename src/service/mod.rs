@@ -27,7 +27,7 @@ use std::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub use guardian_image::ImageGuardian;
-pub use guardian_text::{Company, TextGuardian};
+pub use guardian_text::{Beside, Company, TextGuardian};
 pub use judge::AnswerJudge;
 pub use readiness::{ModelStatus, Readiness};
 pub use reading::{PageText, ReaderStages, TextReader};

@@ -57,6 +57,7 @@ pub struct Metrics {
     cache_hits: IntCounterVec,
     cache_misses: IntCounterVec,
     cache_evictions: IntCounterVec,
+    read_again: IntCounterVec,
 }
 
 /// The series of one loaded model, resolved once so that workers do no label look-ups.
@@ -98,6 +99,8 @@ pub struct ModelMetrics {
     pub cache_misses: IntCounter,
     /// Answers that the cache gave up before their time, for want of room.
     pub cache_evictions: IntCounter,
+    /// Texts that others judged as well, as the first classifier found a trace of harm.
+    pub read_again: IntCounter,
 }
 
 /// What may panic outside of the models' workers: an async thread, a large body being parsed, a long text being
@@ -182,6 +185,7 @@ impl Metrics {
                 "Answers given up for want of room.",
                 MODEL,
             )?,
+            read_again: make.counters("read_again_total", "Texts that others judged as well.", MODEL)?,
             registry,
             process,
         };
@@ -220,6 +224,7 @@ impl Metrics {
             cache_hits: self.cache_hits.with_label_values(labels),
             cache_misses: self.cache_misses.with_label_values(labels),
             cache_evictions: self.cache_evictions.with_label_values(labels),
+            read_again: self.read_again.with_label_values(labels),
         }
     }
 

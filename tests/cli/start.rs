@@ -48,6 +48,41 @@ fn every_model_is_loaded_and_answers_and_a_shared_one_for_each_of_its_identifier
 }
 
 #[test]
+fn what_a_classifier_doubts_is_read_again_unless_the_settings_say_otherwise() {
+    let folder = tempfile::tempdir().unwrap();
+    let edit = |dir: &Path, edit: &dyn Fn(&mut Value)| {
+        let path = dir.join("manifest.json");
+        let mut manifest: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        edit(&mut manifest["text_classifier"]);
+        fs::write(path, manifest.to_string()).unwrap();
+    };
+    let alpha = install(folder.path(), "tiny-text", "alpha-4o-mini/build/text");
+    let other = install(folder.path(), "tiny-text", "apart");
+    edit(&other, &|spec| spec["calibration"][1]["point"] = 2.0.into());
+    put_beside(&alpha, "delta-3.1", &other);
+    let hate = |from: f64, settings: &[(&str, &str)]| {
+        edit(&alpha, &|spec| {
+            spec.as_object_mut().unwrap().remove("elsewhere");
+            spec["ensemble"]["from"] = from.into();
+        });
+        let server = Server::start(folder.path(), settings);
+        let body = json!({"model": "alpha-4o-mini", "text": "this is a text like any other"});
+        let answer = server.ask("/v1/guardians/text", &body);
+        let hate = answer["category_scores"]["hate"].as_f64().unwrap();
+        (hate, server.get("/metrics").contains("model=\"delta-3.1\""))
+    };
+    let (alone, loaded) = hate(1.0, &[]);
+    assert!(loaded);
+    let (both, _) = hate(0.0, &[]);
+    assert!((both - alone).abs() > 0.01, "{both} {alone}");
+    // Whom nobody asks, nobody loads.
+    assert_eq!(hate(0.0, &[("DICHROIC_SECOND_READING", "false")]), (alone, false));
+    edit(&alpha, &|spec| spec["ensemble"]["from"] = 1.5.into());
+    let refused = run(folder.path(), &["models", "verify"]);
+    assert!(stdout(&refused).contains("its ensemble is asked from no probability on"), "{refused:?}");
+}
+
+#[test]
 fn an_ensemble_answers_with_the_mean_of_its_members_and_a_damaged_member_stops_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let says = |server: &Server, id: &str, text: &str| {

@@ -140,6 +140,39 @@ async fn their_answer_is_remembered_as_one_and_each_is_measured() {
     }
 }
 
+#[tokio::test]
+async fn doubts_alone_are_read_again() {
+    let server = Server::with(Setup { ensemble: true, from: Some(0.25), ..Setup::default() });
+    let german = "Das hier ist ein Text, den hier niemand sonst versteht:";
+    let texts = [
+        // Plainly harmless: nobody else is asked.
+        "I think that this is hate=0.2 second:hate=0.9".to_owned(),
+        // Any category makes them ask, and then all are judged anew.
+        "I think that this is hate=0.5 second:hate=0.9".into(),
+        "I think that this is violence=0.25 hate=0.2 second:hate=0.8".into(),
+        // Nor about what the others do not read.
+        format!("{german} hate=0.9 second:hate=0.9 third:hate=0.7"),
+    ];
+    let answer = server.post(MODERATIONS, &json!({"model": "beta-3-haiku", "input": texts})).await;
+    answer.assert_ok();
+    let answer = answer.json();
+    let found = [0, 1, 2, 3].map(|place| &answer["results"][place]["category_scores"]["hate"]);
+    assert_eq!(found.map(ToString::to_string), ["0.2", "0.75", "0.5", "0.7"]);
+    assert_eq!(batches(&server).await, [1, 1, 1]);
+    let metrics = server.get("/metrics").await;
+    let told = "dichroic_read_again_total{component=\"text\",model=\"other\"} 2";
+    assert!(metrics.text().lines().any(|line| line == told), "{}", metrics.text());
+
+    // Each alone, as in company.
+    for (text, expected) in texts.iter().zip([0.2, 0.75, 0.5, 0.7]) {
+        let found = hate(&server, text).await;
+        assert!((found - expected).abs() < 1e-4, "{text}: {found}");
+    }
+    // Without the second reader there is no answer to what needs one.
+    ask(&server, "This is hate=0.3 and second:reader:fail").await.assert_error(500, "internal_error");
+    hate(&server, "This is hate=0.2 and second:reader:fail").await;
+}
+
 /// Whether nothing can be expressed, by what `model` answers.
 async fn inexpressible(server: &Server, model: &str, text: &str) -> bool {
     let answer = server.post(PRISMS, &json!({"model": model, "text": text})).await;

@@ -26,7 +26,7 @@ use dichroic::{
     },
     runtime::{Forward, JudgeTokenizer, PromptTokenizer, RuntimeError, WindowTokenizer},
     service::{
-        AnswerJudge, Company, ImageGuardian, Models, ReaderStages, ScoreCache, ScoreCacheOptions, ServiceOptions,
+        AnswerJudge, Beside, Company, ImageGuardian, Models, ReaderStages, ScoreCache, ScoreCacheOptions, ServiceOptions,
         Services, TextGuardian, TextModel, TextReader, Writer,
     },
     telemetry::{Metrics, Traces},
@@ -81,6 +81,8 @@ pub(crate) struct Setup {
     /// with `second:`, and one for other languages than English, which heeds those that begin with `third:`. Then
     /// gamma-1.5-flash has one with the latter alone, and both write.
     pub(crate) ensemble: bool,
+    /// The probability from which those beside it are asked; each time without it.
+    pub(crate) from: Option<f32>,
     /// Whether what alpha writes is judged.
     pub(crate) judged: bool,
     /// Whether alpha's writer was taught English alone, and another one, `polyglot` in metrics, answers other texts.
@@ -107,6 +109,7 @@ impl Default for Setup {
             dim: false,
             lent: false,
             ensemble: false,
+            from: None,
             judged: false,
             polyglot: false,
         }
@@ -322,7 +325,7 @@ fn models(folder: &Path, setup: &Setup, metrics: &Arc<Metrics>) -> BTreeMap<Mode
     };
     if setup.ensemble {
         let writer = alpha.writer.clone();
-        let company = company(folder, setup.queue, metrics);
+        let company = company(folder, setup, metrics);
         let elsewhere = Company { elsewhere: company.elsewhere.clone(), ..Company::default() };
         let beta = Models { writer: writer.clone(), text: own("other", company), ..Models::default() };
         let gamma = Models { writer, text: own("fourth", elsewhere), ..Models::default() };
@@ -352,10 +355,11 @@ fn guardian(own: TextModel, company: Company, setup: &Setup, name: &str, metrics
 }
 
 /// One beside, one for other languages.
-fn company(folder: &Path, queue: usize, metrics: &Arc<Metrics>) -> Company {
-    let other = |name, heeds| Arc::new(text_model(folder, queue, name, Reader { light: true, heeds }, metrics));
+fn company(folder: &Path, setup: &Setup, metrics: &Arc<Metrics>) -> Company {
+    let other = |name, heeds| Arc::new(text_model(folder, setup.queue, name, Reader { light: true, heeds }, metrics));
     let even = Calibration { point: 0.0, below: 1.0, above: 1.0 };
-    Company { beside: Some((vec![other("second", "second:")], [even; 5])), elsewhere: Some(other("third", "third:")) }
+    let beside = Beside { models: vec![other("second", "second:")], calibration: [even; 5], from: setup.from };
+    Company { beside: Some(beside), elsewhere: Some(other("third", "third:")) }
 }
 
 /// All but the third read English alone.
