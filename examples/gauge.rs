@@ -25,7 +25,9 @@ use dichroic::{
     },
     imaging::{self, Limits},
     registry::Bundle,
-    runtime::{Decode, Decoder, Forward, ImageClassifier, Pixels, PromptTokenizer, Runtime, Step, TextClassifier, Window},
+    runtime::{
+        Decode, Decoder, Forward, ImageClassifier, Pixels, PromptTokenizer, Runtime, Step, TextClassifier, Window,
+    },
     telemetry::{Metrics, ModelMetrics},
 };
 use futures_util::future::{join_all, try_join_all};

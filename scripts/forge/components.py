@@ -310,6 +310,14 @@ def install(component: Component, progress: Progress, force: bool = False) -> No
     progress.say(f"{component.title}: {how}, {human_size(size)}, {seconds:.1f} s ({manifest['name']})")
 
 
+def built_alone(component: Component) -> Path:
+    """The component without its company, in the cache, where it is built if it is not there. The caller holds the lock."""
+    alone = component.alone()
+    if not alone.is_kept():
+        _build(alone)
+    return alone.kept()
+
+
 def _build(component: Component) -> None:
     """Converts into a folder of the cache that gets its name when it is whole."""
     final = component.kept()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Union
 
-from .rows import Row
+from .rows import PAIR_TOKENS, Row
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,7 @@ def generation(raw: Mapping[str, Any], tokens: int) -> dict[str, float]:
         if len(rates) != len(raw["whole"]):
             raise ValueError("a whole answer took no longer than its first token")
         figures["decode"] = median(rates)
+        figures["spoken"] = PAIR_TOKENS / figures["decode"] * 1000
     if raw.get("together"):
         for answer in raw["together"]["tokens"]:
             _expect(answer, tokens)

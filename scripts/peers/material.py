@@ -200,6 +200,17 @@ class Material:
             manifest,
         )
 
+    def spoken(self) -> Path:
+        """Bodies of requests, each with a text of fifteen words."""
+        folder = self.folder / "spoken"
+
+        def write() -> None:
+            lines = (json.dumps({"text": text}) + "\n" for text in sentences(400))
+            (folder / "bodies.jsonl").write_text("".join(lines), encoding="utf-8")
+
+        self._once(folder, "sentences", write)
+        return folder / "bodies.jsonl"
+
     def pictures(self) -> Pictures:
         component = self.component(CLASSIFIER, "image")
         folder = self.folder / "image"

@@ -32,6 +32,8 @@ HOW = """\
   than the first alone. **Eight streams** count everything, prompts included; ours are eight sequences given to the
   scheduler at once. Where a row names llama.cpp, the faster of its own server with one slot and llama-cpp-python
   counts. It is built here for this processor, from the sources inside the llama-cpp-python package.
+- **Both expressions.** A request to `/v1/prisms/text` with a text of fifteen words, from one client that waits for each
+  answer, to the server as it is set up: the median, with all that is checked and written anew. llama.cpp only decodes.
 - **First token.** Fifteen words inside the task's prompt. Our prompt prefix is in its cache, as it always is in the
   server; llama.cpp's cache is off.
 - **Text moderation.** 16 tokens a text. A server is asked 20,000 different texts in turn, then from the first again.

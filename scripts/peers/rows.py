@@ -14,6 +14,8 @@ STREAMS = 8
 CONNECTIONS = 32
 PICTURE_CONNECTIONS = 16
 LOAD_SHARE = 0.7
+# Tokens in whose time llama.cpp is to be outrun by both expressions of a text.
+PAIR_TOKENS = 45
 # What the figures of memory call all identifiers at once.
 TOGETHER = "all"
 # Identifiers whose image classifiers are compared on a photograph.
@@ -98,6 +100,24 @@ def _generation(model: str) -> list[Row]:
 
 ROWS: list[Row] = [
     *(row for model in GENERATORS for row in _generation(model)),
+    Row(
+        "alpha/pair",
+        f"both expressions of 15 words over HTTP, beside the time of {PAIR_TOKENS} tokens of llama.cpp",
+        "ms",
+        "alpha-4o-mini/pair/alone",
+        ("alpha-4o-mini/llama-server/spoken", "alpha-4o-mini/llama-cpp-python/spoken"),
+        "<=",
+        1.0,
+    ),
+    Row(
+        "beta/alpha",
+        "one stream, beside alpha's",
+        "tokens/s",
+        "beta-3-haiku/ours/decode",
+        ("alpha-4o-mini/ours/decode",),
+        ">=",
+        2.5,
+    ),
     Row(
         "text/limit",
         "engine at 16 tokens, beside this machine's int8 products alone",

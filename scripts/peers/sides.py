@@ -32,6 +32,7 @@ def sides() -> dict[str, Measure]:
     for model in GENERATORS:
         for side, measure in _GENERATOR_SIDES.items():
             found[f"{model}/{side}"] = lambda bench, raw, model=model, measure=measure: measure(bench, model, raw)
+    found[f"{CLASSIFIER}/pair"] = _pair
     found |= {"text/engine": _engine, "text/products": _products, "text/stock": _stock, "text/http": _http}
     return found | {"text/fastapi": _fastapi, **pictures.SIDES, **machine.SIDES, **machine.ONCE}
 
@@ -180,6 +181,16 @@ def _llama_slots(bench: Bench, model: str, raw: Raw) -> Outcome:
         answers = list(pool.map(lambda prompt: generate(prompt, bench.tokens)[1], prompts))
         raw["together"] = {"all": time.perf_counter() - start, "tokens": answers}
     return figures.generation(raw, bench.tokens)
+
+
+def _pair(bench: Bench, raw: Raw) -> Outcome:
+    """The server as it is set up: with every check of what is written, and what is written anew after one failed."""
+    served = bench.material.served("pair", ["generator", "text", "judge"])
+    with bench.server(served, [CLASSIFIER]) as server:
+        path, bodies = "/v1/prisms/text", bench.material.spoken()
+        load(bench, server.port, server.key, path, bodies, 1, bench.seconds / 2)
+        found = load(bench, server.port, server.key, path, bodies, 1, bench.seconds * 2)
+    return {"alone": found["p50"] * 1000}
 
 
 _GENERATOR_SIDES: dict[str, Callable[[Bench, str, Raw], Outcome]] = {

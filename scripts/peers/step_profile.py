@@ -169,7 +169,8 @@ def request_table(threads: int) -> str:
 
     material = Material(Places.here(), lambda what: print(what, file=sys.stderr))
     bodies = material.text().bodies
-    told = settings(material.served("text", ["text"]), [CLASSIFIER], threads)
+    # As in the comparison, the classifier alone.
+    told = settings(material.served("text", ["text"]), [CLASSIFIER], threads) | {"DICHROIC_SECOND_READING": "false"}
     with running(str(ROOT / "target/release/dichroic"), ROOT, **told) as server:
         settled(server.port, Clock(60), 60)
 

@@ -121,7 +121,8 @@ def test_rates_leave_the_first_token_out_of_one_stream_and_count_all_of_many():
         "whole": [{"first": 0.1, "all": 1.1, "tokens": [1] * 11}, {"first": 0.1, "all": 0.6, "tokens": [1] * 11}],
         "together": {"all": 2.0, "tokens": [[1] * 11] * 8},
     }
-    assert figures.generation(raw, 11) == {"first": 200.0, "decode": pytest.approx(15.0), "together": 44.0}
+    found = {"first": 200.0, "decode": pytest.approx(15.0), "spoken": pytest.approx(3000.0), "together": 44.0}
+    assert figures.generation(raw, 11) == found
 
 
 def test_a_side_that_generated_less_is_no_side():
@@ -866,6 +867,19 @@ def test_a_table_adds_up_and_gathers_crumbs():
         and "| **whole** | 10.00 | 100% |" in text
     )
     assert "crumb too" not in text
+
+
+def test_two_profiles_of_a_pass_stand_side_by_side():
+    before = [("MatMul", 6.0), ("Mul", 1.9), ("crumb", 0.01), ("between nodes", 2.09)]
+    lines = step_profile.both("T", before, [("Ours", 3.0), ("Mul", 0.99), ("between nodes", 0.01)]).splitlines()
+    assert lines[2:] == [
+        "| MatMul | 6.00 ms, 60% | — |",
+        "| Mul | 1.90 ms, 19% | 0.99 ms, 25% |",
+        "| between nodes | 2.09 ms, 21% | 0.01 ms, 0% |",
+        "| Ours | — | 3.00 ms, 75% |",
+        "| smaller ones together | 0.01 ms, 0% | 0.00 ms, 0% |",
+        "| **whole** | 10.00 ms, 100% | 4.00 ms, 100% |",
+    ]
 
 
 def test_only_what_is_between_the_marks_is_replaced():

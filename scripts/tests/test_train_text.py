@@ -418,6 +418,37 @@ def test_an_ensemble_answers_as_the_server_s_does():
     assert text_scores.probabilities(text_scores.mean_odds(said), plain) == pytest.approx(np.full((1, 5), odds / (1 + odds)))
 
 
+def test_doubts_alone_are_read_again():
+    places = [{"point": -0.5, "below": 2.0, "above": 0.5}] * 5
+    found = np.array([[0.001, 0.3, 0.5, 0.8, 0.999]])
+    assert text_scores.probabilities(text_scores.logits_of(found, places), places) == pytest.approx(found)
+
+    asked: list[str] = []
+
+    class Said:
+        def __init__(self, logits: dict[str, float]) -> None:
+            self.logits = logits
+
+        def scores(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+            harm = np.full((len(texts), 5), -9.0)
+            harm[:, 1] = [self.logits[text] for text in texts]
+            return harm, np.full((len(texts), 5), 1.0)
+
+    class Others(Said):
+        def scores(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+            asked.extend(texts)
+            return super().scores(texts)
+
+    plain = [{"point": 0.0, "below": 1.0, "above": 1.0}] * 5
+    first, other = Said({"calm": -3.0, "doubt": -2.0, "sure": 2.0}), Others({"calm": 5.0, "doubt": 5.0, "sure": 5.0})
+    served = text_scores.InTurn(text_scores.Ensemble([(first, plain), (other, plain)]), places, 0.1)
+    harm, special = served.scores(["calm", "doubt", "sure"])
+    assert asked == ["doubt", "sure"] and special.shape == (3, 5)
+    # Its own probability by the calibration of all, and for the rest the mean of the log-odds.
+    assert text_scores.probabilities(harm, places)[0, 1] == pytest.approx(1 / (1 + np.exp(3)))
+    assert harm[1:, 1] == pytest.approx([1.5, 3.5])
+
+
 def test_teachers_judge_english_training_texts_that_nobody_read_whole(data: Path):
     rows = text_data.load(data, data / "authored")
     asked = [row for row in rows if text_teach.is_asked(row, 1.0)]

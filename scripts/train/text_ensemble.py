@@ -2,8 +2,8 @@
 
 `ensemble` in the text recipe of a model.json names the identifiers that judge beside its own; with `from`, only what
 that gives such a score in some category. Run this after
-text_calibrate.py has finished any of them, and build the members before (`scripts/build_models --only <member>/text`):
-writes the `ensemble` of text.json, by which the server turns the mean into scores, and the tables of the card. English
+text_calibrate.py has finished any of them: writes the `ensemble` of text.json, by which the server turns the mean into
+scores, and the tables of the card. English
 texts alone count, as the server asks an ensemble about no others. Builds refuse one whose members have changed since.
 """
 
@@ -23,7 +23,7 @@ import text_calibrate  # noqa: E402
 import text_card  # noqa: E402
 import text_data  # noqa: E402
 from forge import encoder  # noqa: E402
-from forge.components import Catalogue  # noqa: E402
+from forge.components import Catalogue, built_alone  # noqa: E402
 from forge.fetch import Sources  # noqa: E402
 from forge.places import Places  # noqa: E402
 from text_scores import Classifier, Ensemble, InTurn, built  # noqa: E402
@@ -49,11 +49,11 @@ def main() -> None:
     base = encoder.load_base(args.base / kind.weights, recipe.get("layers"))
     graph = encoder.graph(encoder.merge(base, load_file(args.model / recipe["delta"])), kind)
     own = Classifier(graph, kind.special_ids, text_data.plain_tokenizer(kind, args.base), args.threads)
-    for member in folders:
-        component = next(c for c in Catalogue(places, Sources(places)).components([member]) if c.name == "text")
-        if not component.is_current():
-            sys.exit(f"{member}/text is not built as its recipe says: run scripts/build_models --only {member}/text first.")
-    others = [built(folder / "build" / "text", args.threads) for folder in folders.values()]
+    catalogue = Catalogue(places, Sources(places))
+    with places.locked(print):
+        # Without their own company: that may have changed too, and cannot be built before each was here.
+        kept = [built_alone(part) for part in catalogue.components(list(folders)) if part.name == "text"]
+    others = [built(folder, args.threads) for folder in kept]
     model = Ensemble([(own, settings["calibration"]), *others])
 
     rows = [row for row in text_data.load(args.data) if text_data.is_english(row)]

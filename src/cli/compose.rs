@@ -20,14 +20,17 @@ use crate::{
     config::{Config, DeviceChoice, Speculation},
     domain::{Device, ModelId},
     engine::{BatchOptions, Batcher, Factory, Generator, GeneratorOptions, Lookup, batch::BatchPolicy, generate},
-    registry::{Bundle, ComponentName, INSTALL, Registry, manifest::{CacheForm, EnsembleSpec}},
+    registry::{
+        Bundle, ComponentName, INSTALL, Registry,
+        manifest::{CacheForm, EnsembleSpec},
+    },
     runtime::{
         self, Decode, Decoder, Forward, GrowingDecoder, ImageClassifier, JudgeTokenizer, LineOrientation,
         LineRecogniser, PromptTokenizer, Runtime, RuntimeError, TextClassifier, TextDetector, WindowTokenizer,
     },
     service::{
-        AnswerJudge, Beside, Company, ImageGuardian, Models, ReaderStages, ScoreCache, ScoreCacheOptions, ServiceOptions,
-        Services, TextGuardian, TextModel, TextReader, Writer,
+        AnswerJudge, Beside, Company, ImageGuardian, Models, ReaderStages, ScoreCache, ScoreCacheOptions,
+        ServiceOptions, Services, TextGuardian, TextModel, TextReader, Writer,
     },
     telemetry::Metrics,
 };

@@ -308,7 +308,7 @@ pub struct ServeFlags {
     #[arg(long, value_name = "US")]
     pub batch_wait_us: Option<u64>,
     /// Whether a text in which the classifier of an identifier finds a trace of harm is judged by the heavier ones that
-    /// its bundle has for it, too: true or false [default: true] [env: DICHROIC_SECOND_READING]
+    /// its bundle has for it, too; these also tell whether a short text has something to express: true or false [default: true] [env: DICHROIC_SECOND_READING]
     #[arg(long, value_name = "BOOL", hide_possible_values = true)]
     pub second_reading: Option<bool>,
     /// Whether a text that was moderated a moment ago is answered from memory, which holds a keyed hash of it and its

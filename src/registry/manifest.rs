@@ -231,7 +231,7 @@ pub struct TextClassifierSpec {
     /// The languages that the model was taught.
     #[serde(default, skip_serializing_if = "Languages::is_any")]
     pub languages: Languages,
-    /// Present where others judge each text beside this model.
+    /// Present where others judge beside this model, each text or those that it doubts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ensemble: Option<EnsembleSpec>,
     /// The identifier whose classifier judges instead of this one what is in no language of its, and such sentences of other

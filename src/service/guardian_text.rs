@@ -10,6 +10,7 @@ use std::{
 };
 
 use futures_util::future::{join_all, try_join, try_join_all, try_join3};
+
 use super::{
     AnswerJudge, ScoreCache, ServiceError,
     language::{self, Tongue},
@@ -42,6 +43,7 @@ pub struct Company {
 }
 
 /// Several classifiers whose opinions count as one.
+#[derive(Clone)]
 pub struct Beside {
     /// All but the first.
     pub models: Vec<Arc<TextModel>>,
@@ -105,7 +107,13 @@ impl TextGuardian {
 
     /// All that may have a part in an answer.
     pub(super) fn models(&self) -> impl Iterator<Item = &Arc<TextModel>> {
-        iter::once(&self.own).chain(self.beside()).chain(&self.company.elsewhere)
+        iter::once(&self.own).chain(self.others())
+    }
+
+    /// Its company, each once.
+    fn others(&self) -> impl Iterator<Item = &Arc<TextModel>> {
+        let elsewhere = self.company.elsewhere.iter();
+        self.beside().iter().chain(elsewhere.filter(|other| !self.beside().iter().any(|one| Arc::ptr_eq(one, other))))
     }
 
     fn beside(&self) -> &[Arc<TextModel>] {
@@ -147,11 +155,11 @@ impl TextGuardian {
 
     /// Whether nothing can be expressed of a text that was judged so.
     ///
-    /// Of a short one that its own classifier judged alone, the one that is loaded for other languages is asked too, and the
-    /// judge of answers: they err in different places, and beside the work of a generator a second look costs nothing.
+    /// Of a short one that its own classifier judged alone, all others that read it are asked too, and the judge of answers:
+    /// they err in different places, and beside the work of a generator a second look costs nothing.
     ///
     /// # Errors
-    /// Those of that classifier and of the judge.
+    /// Those of these classifiers and of the judge.
     pub(super) async fn inexpressible(
         &self,
         text: &str,
@@ -160,12 +168,13 @@ impl TextGuardian {
         deadline: Instant,
     ) -> Result<bool, ServiceError> {
         let mut lean = judgement.lean;
-        if self.looks_again(text) {
-            let second = async {
-                let Some(other) = &self.company.elsewhere else { return Ok(None) };
+        let english = language::is_english(text);
+        if self.looks_again(text, english) {
+            let readers = self.others().filter(|other| other.reads(english));
+            let others = readers.map(async |other| {
                 let mut opinions = other.opinions(vec![text.to_owned()], deadline).await?;
                 Ok(opinions.pop().and_then(|opinion| opinion.lean))
-            };
+            });
             let judged = async {
                 // It decides nothing by itself.
                 match judge.filter(|_| lean.is_some()) {
@@ -173,16 +182,16 @@ impl TextGuardian {
                     None => Ok(None),
                 }
             };
-            let (second, judged) = try_join(second, judged).await?;
-            lean = mean_lean([lean, second, judged].into_iter());
+            let (others, judged) = try_join(try_join_all(others), judged).await?;
+            lean = mean_lean(others.into_iter().chain([lean, judged]));
         }
         Ok(lean.is_some_and(|lean| lean >= 0.0))
     }
 
     /// Whether others are asked as well, as to whether anything can be expressed of a text.
-    fn looks_again(&self, text: &str) -> bool {
+    fn looks_again(&self, text: &str, english: bool) -> bool {
         let short = text.chars().nth(SHORT_TEXT).is_none();
-        short && matches!(self.bench(language::is_english(text)), Bench::Own | Bench::InTurn)
+        short && matches!(self.bench(english), Bench::Own | Bench::InTurn)
     }
 
     /// Has each text judged by those who read it, all of them at the same time; then what needs a second reading.
@@ -196,7 +205,8 @@ impl TextGuardian {
         let first = [Bench::Own, Bench::Together, Bench::InTurn];
         let own = self.own.opinions(of(&benches, &first), deadline);
         let beside = self.all_beside(of(&benches, &[Bench::Together]), deadline);
-        let others = try_join(self.elsewhere(of(&benches, &[Bench::Elsewhere]), deadline), self.foreign(&tongues, deadline));
+        let others =
+            try_join(self.elsewhere(of(&benches, &[Bench::Elsewhere]), deadline), self.foreign(&tongues, deadline));
         let (own, mut beside, (elsewhere, foreign)) = try_join3(own, beside, others).await?;
         if benches.contains(&Bench::InTurn) {
             let judged = benches.iter_mut().filter(|bench| first.contains(bench)).zip(&own);

@@ -144,27 +144,33 @@ async fn their_answer_is_remembered_as_one_and_each_is_measured() {
 async fn doubts_alone_are_read_again() {
     let server = Server::with(Setup { ensemble: true, from: Some(0.25), ..Setup::default() });
     let german = "Das hier ist ein Text, den hier niemand sonst versteht:";
+    let english = "Thank you for your letter of last week, which we have read with care and will answer soon. I think that this is";
     let texts = [
+        // Nor is what the others do not read.
+        format!("{german} hate=0.9 second:hate=0.9 third:hate=0.7"),
         // Plainly harmless: nobody else is asked.
-        "I think that this is hate=0.2 second:hate=0.9".to_owned(),
+        "I think that this is hate=0.2 second:hate=0.9".into(),
         // Any category makes them ask, and then all are judged anew.
         "I think that this is hate=0.5 second:hate=0.9".into(),
+        format!("{english} hate=0.2 second:hate=0.9\n{german} third:hate=0.6"),
         "I think that this is violence=0.25 hate=0.2 second:hate=0.8".into(),
-        // Nor about what the others do not read.
-        format!("{german} hate=0.9 second:hate=0.9 third:hate=0.7"),
+        format!("{english} hate=0.5 second:hate=0.5\n{german} third:hate=0.8"),
     ];
+    let expected = [0.7, 0.2, 0.75, 0.6, 0.5, 0.8];
     let answer = server.post(MODERATIONS, &json!({"model": "beta-3-haiku", "input": texts})).await;
     answer.assert_ok();
     let answer = answer.json();
-    let found = [0, 1, 2, 3].map(|place| &answer["results"][place]["category_scores"]["hate"]);
-    assert_eq!(found.map(ToString::to_string), ["0.2", "0.75", "0.5", "0.7"]);
-    assert_eq!(batches(&server).await, [1, 1, 1]);
+    for (place, expected) in expected.into_iter().enumerate() {
+        let found = answer["results"][place]["category_scores"]["hate"].as_f64().unwrap();
+        assert!((found - expected).abs() < 1e-4, "{}: {found}", texts[place]);
+    }
+    assert_eq!(batches(&server).await, [1, 1, 2]);
     let metrics = server.get("/metrics").await;
-    let told = "dichroic_read_again_total{component=\"text\",model=\"other\"} 2";
+    let told = "dichroic_read_again_total{component=\"text\",model=\"other\"} 3";
     assert!(metrics.text().lines().any(|line| line == told), "{}", metrics.text());
 
     // Each alone, as in company.
-    for (text, expected) in texts.iter().zip([0.2, 0.75, 0.5, 0.7]) {
+    for (text, expected) in texts.iter().zip(expected) {
         let found = hate(&server, text).await;
         assert!((found - expected).abs() < 1e-4, "{text}: {found}");
     }
@@ -198,6 +204,25 @@ async fn whether_anything_can_be_expressed_is_told_by_all_who_look() {
     ] {
         let found = inexpressible(&server, model, &format!("I think that this is {scores}")).await;
         assert_eq!(found, expected, "{model}: {scores}");
+    }
+    // Also where the others are asked for harm in cases of doubt alone.
+    let server = Server::with(Setup { ensemble: true, from: Some(0.25), ..Setup::default() });
+    for (scores, expected) in [
+        ("special=0.8 second:special=0.7 third:special=0.5", true),
+        ("special=0.8 second:special=0.1 third:special=0.5", false),
+        ("special=0.4 second:special=0.5 third:special=0.9", true),
+        // What is doubted is no less special for it: others are not asked twice.
+        ("special=0.8 second:special=0.3 third:special=0.5 hate=0.4", true),
+    ] {
+        let found = inexpressible(&server, "beta-3-haiku", &format!("I think that this is {scores}")).await;
+        assert_eq!(found, expected, "{scores}");
+    }
+    // Of one that reads more languages than the others.
+    for (text, expected) in [
+        ("I think that this is special=0.8 second:special=0.1", false),
+        ("Das hier ist ein Text, den niemand sonst versteht: special=0.8 second:special=0.1", true),
+    ] {
+        assert_eq!(inexpressible(&server, "delta-3.1", text).await, expected, "{text}");
     }
 }
 

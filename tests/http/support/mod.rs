@@ -26,8 +26,8 @@ use dichroic::{
     },
     runtime::{Forward, JudgeTokenizer, PromptTokenizer, RuntimeError, WindowTokenizer},
     service::{
-        AnswerJudge, Beside, Company, ImageGuardian, Models, ReaderStages, ScoreCache, ScoreCacheOptions, ServiceOptions,
-        Services, TextGuardian, TextModel, TextReader, Writer,
+        AnswerJudge, Beside, Company, ImageGuardian, Models, ReaderStages, ScoreCache, ScoreCacheOptions,
+        ServiceOptions, Services, TextGuardian, TextModel, TextReader, Writer,
     },
     telemetry::{Metrics, Traces},
 };
@@ -327,9 +327,13 @@ fn models(folder: &Path, setup: &Setup, metrics: &Arc<Metrics>) -> BTreeMap<Mode
         let writer = alpha.writer.clone();
         let company = company(folder, setup, metrics);
         let elsewhere = Company { elsewhere: company.elsewhere.clone(), ..Company::default() };
+        // Reads every language itself, with one beside it that reads English.
+        let polyglot = Company { beside: company.beside.clone(), elsewhere: None };
         let beta = Models { writer: writer.clone(), text: own("other", company), ..Models::default() };
-        let gamma = Models { writer, text: own("fourth", elsewhere), ..Models::default() };
-        return BTreeMap::from([(ModelId::Alpha, alpha), (ModelId::Beta, beta), (ModelId::Gamma, gamma)]);
+        let gamma = Models { writer: writer.clone(), text: own("fourth", elsewhere), ..Models::default() };
+        let delta = Models { writer, text: own("fifth", polyglot), ..Models::default() };
+        let models = [(ModelId::Alpha, alpha), (ModelId::Beta, beta), (ModelId::Gamma, gamma), (ModelId::Delta, delta)];
+        return BTreeMap::from(models);
     }
     let text = if setup.apart { own("other", Company::default()) } else { Some(text) };
     let beta = Models { text, ..Models::default() };
@@ -368,7 +372,7 @@ fn text_model(folder: &Path, queue: usize, name: &str, reader: Reader, metrics: 
     let factory: dichroic::engine::Factory<Reader> = Arc::new(move || Ok(reader));
     let batcher = Batcher::start("text", batching(queue), &factory, &metrics.model(name, "text")).unwrap();
     let mut spec = bundle.manifest().text_classifier.clone().unwrap();
-    spec.languages = if name == "third" { Languages::Any } else { Languages::English };
+    spec.languages = if ["third", "fifth"].contains(&name) { Languages::Any } else { Languages::English };
     TextModel::new(name.to_owned(), WindowTokenizer::open(&bundle).unwrap(), batcher, &spec, Arc::clone(metrics))
 }
 
