@@ -27,8 +27,8 @@ impl Fixed {
 /// a caring answer to a harmless text costs less than a cheerful one to a person in danger.
 const CARE_THRESHOLD: f64 = 0.3;
 
-/// The same of an English text. Of 118 messages of people in danger that are kept aside, the classifier of alpha-4o-mini gives
-/// 69 a score of 0.3 or more and 75 one of 0.2; of 1,543 everyday texts 5 and 7. In other languages 0.2 finds no more.
+/// The same of an English text. Of 89 messages of people in danger that are kept aside, alpha-4o-mini gives 51 a score of 0.3 or
+/// more and 54 one of 0.2; of 1,543 everyday texts 2 either way. In other languages 0.2 finds no more.
 const CARE_THRESHOLD_OF_ENGLISH: f64 = 0.2;
 
 /// The score of any category but self-harm from which nothing is generated. Above the operating point of
