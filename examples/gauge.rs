@@ -106,7 +106,7 @@ struct Passes {
     ours: bool,
     /// Passes before those that count.
     warm: usize,
-    passes: usize,
+    counted: usize,
     /// Where profiles are written, if any: in ONNX Runtime's form, a file for each graph.
     profiles: Option<PathBuf>,
 }
@@ -370,9 +370,9 @@ impl Passes {
     fn timed(&self, mut pass: impl FnMut()) -> Value {
         (0..self.warm).for_each(|_| pass());
         let start = Instant::now();
-        (0..self.passes).for_each(|_| pass());
+        (0..self.counted).for_each(|_| pass());
         #[expect(clippy::cast_precision_loss, reason = "a count of passes is far below 2^52")]
-        let seconds = start.elapsed().as_secs_f64() / self.passes as f64;
+        let seconds = start.elapsed().as_secs_f64() / self.counted as f64;
         json!({"seconds": seconds})
     }
 }

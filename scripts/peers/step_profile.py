@@ -107,7 +107,7 @@ def profiled(bundle: Path, threads: int, what: Mapping[str, Any], ours: bool) ->
         "what": what,
         "ours": ours,
         "warm": WARM,
-        "passes": RUNS,
+        "counted": RUNS,
     }
     seconds = gauged(job)["seconds"]
     with tempfile.TemporaryDirectory() as folder:
