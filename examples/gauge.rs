@@ -102,6 +102,8 @@ struct Passes {
     threads: usize,
     bundle: PathBuf,
     what: Pass,
+    /// Tokens of what a pass is over, from the first on.
+    tokens: Vec<u32>,
     /// Whether operators of ours stand for ONNX Runtime's nodes, where the processor has what they need.
     ours: bool,
     /// Passes before those that count.
@@ -111,16 +113,15 @@ struct Passes {
     profiles: Option<PathBuf>,
 }
 
-/// A pass over token 1000 and those that follow.
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Pass {
-    /// One token for each of so many rows that hold so many.
-    Step { rows: usize, past: usize },
-    /// The first tokens of one row.
-    Prefill { tokens: usize },
-    /// So many windows of so many tokens, by one worker of a text classifier.
-    Texts { count: usize, tokens: u32 },
+    /// The last token for each of so many rows that hold the others.
+    Step { rows: usize },
+    /// All tokens of one row.
+    Prefill,
+    /// So many windows of all tokens, by one worker of a text classifier.
+    Texts { count: usize },
 }
 
 #[derive(Deserialize)]
@@ -345,22 +346,22 @@ impl Passes {
         };
         let bundle = Bundle::open(&self.bundle).unwrap();
         match self.what {
-            Pass::Step { rows, past } => {
+            Pass::Step { rows } => {
                 let mut decoder = Decoder::open(&runtime, &bundle, rows).unwrap();
+                let (&token, before) = self.tokens.split_last().unwrap();
                 for row in 0..rows {
-                    decoder.prefill(row, 0, &vec![1000; past]).unwrap();
+                    decoder.prefill(row, 0, before).unwrap();
                 }
-                let steps = vec![Step { token: 1000, past }; rows];
+                let steps = vec![Step { token, past: before.len() }; rows];
                 self.timed(|| drop(decoder.step(&steps).unwrap()))
             }
-            Pass::Prefill { tokens } => {
+            Pass::Prefill => {
                 let mut decoder = Decoder::open(&runtime, &bundle, 1).unwrap();
-                let tokens = vec![1000; tokens];
-                self.timed(|| drop(decoder.prefill(0, 0, &tokens).unwrap()))
+                self.timed(|| drop(decoder.prefill(0, 0, &self.tokens).unwrap()))
             }
-            Pass::Texts { count, tokens } => {
+            Pass::Texts { count } => {
                 let mut classifier = TextClassifier::open(&runtime, &bundle).unwrap();
-                let windows = vec![Window((1000..1000 + tokens).collect()); count];
+                let windows = vec![Window(self.tokens.clone()); count];
                 self.timed(|| drop(classifier.run(&windows).unwrap()))
             }
         }

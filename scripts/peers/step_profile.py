@@ -76,28 +76,46 @@ def about(threads: int) -> str:
 
 def pass_tables(model: str, threads: int) -> list[str]:
     """Each pass with ONNX Runtime's nodes alone, and with operators of ours in their place."""
+    from tokenizers import Tokenizer
+
     build = ROOT / "models" / model / "build"
     spec = json.loads((build / "generator" / "manifest.json").read_text(encoding="utf-8"))["generator"]
     answers = spec.get("answer_tokens")
-    told = (build / "generator" / answers).stat().st_size // 4 if answers else spec["vocab"]
-    names = {told: "product of the output head"}
+    width = (build / "generator" / answers).stat().st_size // 4 if answers else spec["vocab"]
+    names = {width: "product of the output head"}
     tables = []
     for title, what in (
-        ("a step of 1 row", {"step": {"rows": 1, "past": PAST}}),
-        ("a step of 8 rows", {"step": {"rows": 8, "past": PAST}}),
-        ("a prefill of 32 tokens", {"prefill": {"tokens": 32}}),
-        (f"16 texts of 16 tokens, one of {CLASSIFIER_WORKERS} workers alone", {"texts": {"count": 16, "tokens": 16}}),
+        ("a step of 1 row", {"step": {"rows": 1}}),
+        ("a step of 8 rows", {"step": {"rows": 8}}),
+        ("a prefill of 32 tokens", "prefill"),
+        (f"16 texts of 16 tokens, one of {CLASSIFIER_WORKERS} workers alone", {"texts": {"count": 16}}),
     ):
         component = "text" if "texts" in what else "generator"
+        tokenizer = Tokenizer.from_file(str(build / component / "tokenizer.json"))
+        told = "" if component == "text" else spec["tasks"]["positive"]
+        tokens = said(tokenizer, told, PAST + 1 if "step" in what else 32 if what == "prefill" else 16)
         sides = [
-            by_part(*profiled(build / component, threads, what, ours), {} if "texts" in what else names)
+            by_part(*profiled(build / component, threads, what, tokens, ours), {} if component == "text" else names)
             for ours in (False, True)
         ]
         tables.append(both(f"{model}: {title}", *sides))
     return tables
 
 
-def profiled(bundle: Path, threads: int, what: Mapping[str, Any], ours: bool) -> tuple[list[dict[str, Any]], float]:
+def said(tokenizer: Any, prompt: Mapping[str, str] | str, count: int) -> list[int]:
+    """So many tokens of sentences, inside a prompt where there is one: how sure a model is decides what its head takes."""
+    from peers.material import sentences
+
+    text = tokenizer.encode(" ".join(sentences(8)), add_special_tokens=False).ids
+    if isinstance(prompt, str):
+        return text[:count]
+    before, after = (tokenizer.encode(prompt[part], add_special_tokens=False).ids for part in ("prefix", "suffix"))
+    return [*before, *text[: count - len(before) - len(after)], *after]
+
+
+def profiled(
+    bundle: Path, threads: int, what: Mapping[str, Any] | str, tokens: list[int], ours: bool
+) -> tuple[list[dict[str, Any]], float]:
     """The profiler's events of RUNS passes, and the seconds that a pass takes without it, both in the engine itself."""
     job = {
         "job": "passes",
@@ -105,6 +123,7 @@ def profiled(bundle: Path, threads: int, what: Mapping[str, Any], ours: bool) ->
         "threads": threads,
         "bundle": str(bundle),
         "what": what,
+        "tokens": tokens,
         "ours": ours,
         "warm": WARM,
         "counted": RUNS,
