@@ -28,7 +28,7 @@ EXAMPLE := --manifest-path examples/rust/Cargo.toml
 # Several targets write the same program, with other features.
 .NOTPARALLEL:
 .PHONY: help setup models build bundle notices demo serve test test-rust test-scripts test-clients test-models
-.PHONY: test-deploy fmt lint bench gauge bench-peers bench-profile bench-gpu lock clean
+.PHONY: test-deploy fmt lint bench bench-compare gauge bench-peers bench-profile bench-gpu lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -108,6 +108,9 @@ lint: ## formatting and clippy, warnings denied
 
 bench: build ## criterion benchmarks
 	@$(CARGO) bench --locked
+
+bench-compare: ## the last benchmarks beside the committed medians
+	@$(VENV_PYTHON) scripts/peers/baseline.py $(BASELINE)
 
 gauge: build
 	@$(CARGO) build --release --locked --quiet --example gauge

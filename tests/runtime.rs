@@ -71,6 +71,29 @@ fn a_text_scores_the_same_alone_and_padded_in_company() {
 }
 
 /// A fixture in the layout of an exporter, as a bundle in `folder`.
+#[test]
+fn each_session_leaves_a_profile_of_its_passes_where_they_are_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let profiled = runtime().profiled(folder.path().to_owned());
+    let window = Window((2..9).collect());
+    let mut classifiers: Vec<_> =
+        (0..2).map(|_| TextClassifier::open(&profiled, &bundle("tiny-text")).unwrap()).collect();
+    for _ in 0..3 {
+        classifiers[0].run(std::slice::from_ref(&window)).unwrap();
+    }
+    drop(classifiers);
+    let mut passes: Vec<usize> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|file| {
+            let events: Vec<serde_json::Value> =
+                serde_json::from_slice(&std::fs::read(file.unwrap().path()).unwrap()).unwrap();
+            events.iter().filter(|event| event["name"] == "model_run").count()
+        })
+        .collect();
+    passes.sort_unstable();
+    assert_eq!(passes, [0, 3], "two sessions of one second have a file each");
+}
+
 fn labelled(folder: &Path, fixture: &str, map: &[(&str, Category)]) -> Bundle {
     let model = SequenceClassifier::open(&Path::new("tests/fixtures").join(fixture), None).unwrap();
     let map: Vec<_> = map.iter().map(|(label, category)| ((*label).to_owned(), *category)).collect();

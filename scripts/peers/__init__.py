@@ -11,7 +11,7 @@ is started. `bench` holds all that together for `sides`, `pictures` and
 and know nothing of this package; what those of the generators and
 `examples/gauge.rs` answer has one form.
 
-`stock_minilm.py` and `step_profile.py` are programs of their own.
+`stock_minilm.py`, `step_profile.py` and `baseline.py` are programs of their own.
 """
 
 

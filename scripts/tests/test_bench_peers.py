@@ -35,6 +35,7 @@ from demo_support import Server  # noqa: E402
 from forge import decoder  # noqa: E402
 from forge.ocr import SETTINGS  # noqa: E402
 from peers import (  # noqa: E402
+    baseline,
     bench as bench_,
     drawn,
     environment,
@@ -867,6 +868,25 @@ def test_a_table_adds_up_and_gathers_crumbs():
         and "| **whole** | 10.00 | 100% |" in text
     )
     assert "crumb too" not in text
+
+
+def test_benchmarks_are_held_beside_kept_medians(tmp_path: Path):
+    for name, nanoseconds in (("a/1", 2000.0), ("a/8", 3000.0), ("b", 10_000.0), ("new", 1.0)):
+        folder = tmp_path / name / "new"
+        folder.mkdir(parents=True)
+        (folder / "benchmark.json").write_text(json.dumps({"full_id": name}), encoding="utf-8")
+        (folder / "estimates.json").write_text(json.dumps({"median": {"point_estimate": nanoseconds}}), encoding="utf-8")
+    now = baseline.medians(tmp_path)
+    assert now == {"a/1": 2000.0, "a/8": 3000.0, "b": 10_000.0, "new": 1.0}
+    lines = baseline.table({"a/1": 1000.0, "a/8": 1500.0, "b": 1250.0, "gone": 5.0}, now)
+    assert "common 2.00" in lines[0]
+    assert lines[2:] == [
+        "| a/1 | 1.0 | 2.0 | 2.00 | 1.00 |",
+        "| a/8 | 1.5 | 3.0 | 2.00 | 1.00 |",
+        "| b | 1.2 | 10.0 | 8.00 | 4.00 |",
+        "| gone | 0.0 | — | — | — |",
+        "| new | — | 0.0 | — | — |",
+    ]
 
 
 def test_two_profiles_of_a_pass_stand_side_by_side():
