@@ -155,8 +155,9 @@ impl TextGuardian {
 
     /// Whether nothing can be expressed of a text that was judged so.
     ///
-    /// Of a short one that its own classifier judged alone, all others that read it are asked too, and the judge of answers:
-    /// they err in different places, and beside the work of a generator a second look costs nothing.
+    /// Of a short one of which its own classifier alone has told so far, whether or not others judged its harm, all others that
+    /// read it are asked too, and the judge of answers: they err in different places, and beside the work of a generator a
+    /// second look costs nothing.
     ///
     /// # Errors
     /// Those of these classifiers and of the judge.
