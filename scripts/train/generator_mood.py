@@ -67,7 +67,7 @@ class Beginnings:
         """The places among the logits of the tokens that replies of ours begin with or often hold."""
         replies = [line["reply"] for path in sorted(glob.glob(str(text_data.AUTHORED / "*.jsonl.bz2")))
                    for line in text_data.authored_lines(text_data.AUTHORED, Path(path).name.removesuffix(".jsonl.bz2"))
-                   if line.get("reply") and line.get("lang", "en") == "en"]
+                   if isinstance(line.get("reply"), str) and line["reply"] and line.get("lang", "en") == "en"]
         ids = [self.ids(reply) for reply in replies]
         held, first = Counter(token for reply in ids for token in reply), Counter(reply[0] for reply in ids)
         usual = {token for token, _ in held.most_common(LOOKED)} | {token for token, count in first.items() if count > 1}
