@@ -45,6 +45,8 @@ def main() -> None:
         BASELINE.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
         print(f"{len(now)} medians written to {BASELINE}")
         return
+    if not BASELINE.is_file():
+        sys.exit(f"baseline: {BASELINE} is not there: run make bench-compare BASELINE=--write to keep these figures.")
     kept = json.loads(BASELINE.read_text(encoding="utf-8"))
     print(f"Baseline: commit {kept['commit']}, {kept['processor']}, {kept['cores']} cores.\n")
     print("\n".join(table(kept["nanoseconds"], now)))
