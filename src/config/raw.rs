@@ -3,6 +3,8 @@
 //! Owns the list of settings ([`SETTINGS`]), the flags and their help, and which environment variables are ours.
 //! Refuses unknown settings and unknown `DICHROIC_*` variables: a mistyped limit must not silently be no limit.
 //! Runs on the starting thread.
+//!
+//! Long, because each setting stands in its three places one below the other: its bounds, its field and its flag's help.
 
 use std::{ffi::OsString, fmt, path::PathBuf, str::FromStr};
 
