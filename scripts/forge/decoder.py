@@ -67,6 +67,18 @@ still those of any cut.
 Embedding and head it takes from the first graph's file. It is for passes of two
 tokens and more.
 
+A recipe may ask for a graph for the server's own products, where the processor
+has what they need, instead of both (`"products": ["attention", "gate_up", "down"]`, or
+some of these). Its layers of those kinds keep the 4-bit codes and the steps of the
+GGUF file; those that it has in more bits are of 8 here. The offsets of its blocks are no whole numbers of steps: what they are
+in sixteenths lies beside the zero points (`FINE` after their name, uint8
+[out, blocks]) in a constant that no node reads; with the zero points alone half a
+step of every offset would be left to chance. What the adapter changes is a
+product beside (`beside.py`): inner values, made of the layer's input by 8-bit
+rows, follow that input as one more block of it. So nothing that the source says is
+rounded twice, at little more than half of what 8 bits read. Embedding and head
+it takes from the first graph's file.
+
 A recipe may name the tokens that answers can hold (`vocabulary`, a safetensors
 file with the bits `kept`). The head then has their rows only, in a table of its
 own. Logits are told of these alone: which token each of them is of, says
@@ -87,7 +99,7 @@ import onnx
 from onnx import TensorProto, helper
 from safetensors.numpy import load_file
 
-from . import gguf_tokenizer, graph_file, low_rank
+from . import beside, gguf_tokenizer, graph_file, low_rank
 
 BLOCK = 32
 MICROSOFT = "com.microsoft"
@@ -96,6 +108,11 @@ LOGITS_AT = "logits_at"
 PREFILL = "prefill.onnx"
 WEIGHT_LIMIT = 64
 ANSWER_TOKENS = "answer_tokens.bin"
+PRODUCTS = "products.onnx"
+# The constants of a block-quantised matrix.
+TABLE = ("codes", "scales", "zeros")
+FINE = ".fine"
+SIXTEENTHS = 16
 # Of linear layers.
 KINDS = ("attention", "gate_up", "down")
 
@@ -185,12 +202,45 @@ class Checkpoint:
         """The tensor as float32, rows first: a linear layer is [out, in]."""
         tensor = self._tensors[name]
         values = np.ascontiguousarray(gguf.quants.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
+        change = self.change(name)
+        return values if change is None else values + change
+
+    def change(self, name: str) -> np.ndarray | None:
+        """What the adapter adds to a tensor; None where it has nothing for it."""
         change = low_rank.change(self._adapter, name)
-        if change is None:
-            return values
-        if change.shape != values.shape:
+        if change is not None and change.shape != tuple(reversed(self._tensors[name].shape)):
             raise ValueError(f"the adapter's {name} does not fit the GGUF file: use the base it was tuned on")
-        return values + change
+        return change
+
+    def rows(self, name: str) -> int:
+        return int(self._tensors[name].shape[1])
+
+    def as_kept(self, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Codes [out, blocks, 32] of 4 bits as the file has them, scales [out, blocks], and zero points in sixteenths.
+
+        None where the file has it in other bits.
+        """
+        tensor = self._tensors[name]
+        grid = self._grid(name)
+        if grid is None:
+            return None
+        step, offset = grid
+        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type).reshape(*step.shape, BLOCK)
+        # A block of one value may have no step.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            codes = np.rint((values - offset[..., None]) / step[..., None])
+            # Those that count to either side of zero count from the lowest.
+            lowest = np.minimum(codes.min(axis=-1), 0)
+            codes -= lowest[..., None]
+            fine = np.rint((-offset / step - lowest) * SIXTEENTHS)
+        known = step > 0
+        if (codes[known] > 15).any():
+            return None
+        # The few whose offset is out of reach are rounded anew.
+        anew = ~(known & (fine >= 0) & (fine <= 255))
+        codes[anew], step[anew], zero = _search(values[anew].astype(np.float32), 4)
+        fine[anew] = zero * SIXTEENTHS
+        return codes.astype(np.uint8), step, fine.astype(np.uint8)
 
     def grid(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
         """Step and offset [rows, blocks of 32] of the grid that a tensor's values lie on.
@@ -199,8 +249,9 @@ class Checkpoint:
         for the types that have no single grid over 32 values, and for a tensor
         that the adapter moves off it.
         """
-        if f"{name}.lora_a" in self._adapter:
-            return None
+        return None if f"{name}.lora_a" in self._adapter else self._grid(name)
+
+    def _grid(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
         tensor = self._tensors[name]
         kind = gguf.GGMLQuantizationType
         block_bytes = gguf.GGML_QUANT_SIZES.get(tensor.tensor_type, (0, 0))[1]
@@ -410,7 +461,8 @@ class _Builder:
         precision: Mapping[str, Any],
         graph: _Graph,
         kept: np.ndarray | None,
-        prefill: bool = False,
+        prefill: Sequence[str] = (),
+        as_kept: Sequence[str] = (),
     ) -> None:
         self.checkpoint = checkpoint
         self.shape = checkpoint.shape
@@ -425,8 +477,8 @@ class _Builder:
         # Which tokens an answer can hold, by their ids; all where it is None.
         self.kept = kept
         self.told = checkpoint.shape.vocab if kept is None else len(kept)
-        # Which kinds of layers have the products for prompts; none in the first graph.
-        self.prefill = precision["prefill"] if prefill else []
+        # Which kinds of layers have the products for prompts, and which are as the source has them; none in the first graph.
+        self.prefill, self.as_kept = prefill, as_kept
         if prefill:
             graph.constant("int8.last", np.array([-1], dtype=np.int64))
             graph.constant("int8.step", np.array(1 / 127, dtype=np.float32))
@@ -437,7 +489,7 @@ class _Builder:
 
     def table(self, label: str, names: Sequence[str], bits: int, rows: np.ndarray | slice = slice(None)) -> list[str]:
         """Quantises the named tensors, stacked by rows, into three constants; of each tensor only these rows."""
-        constants = [f"{label}.{what}" for what in ("codes", "scales", "zeros")]
+        constants = [f"{label}.{what}" for what in TABLE]
         if self.graph.shared(constants):
             return constants
         parts = []
@@ -455,8 +507,40 @@ class _Builder:
             checkpoint = self.checkpoint
             weights = [settled(checkpoint.tensor(name), self.bits[kind], checkpoint.grid(name)) for name in names]
             return self.int8_product(x, label, np.concatenate(weights), bias)
+        if kind in self.as_kept:
+            return self.kept_product(x, label, kind, names, shape, bias)
         inputs = [x, *self.table(label, names, self.bits[kind])]
         return self.matmul_node(inputs, shape, self.bits[kind], bias)
+
+    def kept_product(
+        self, x: str, label: str, kind: str, names: Sequence[str], shape: tuple[int, int], bias: str
+    ) -> str:
+        """The product with layers as their source has them, and with what the adapter changes beside them."""
+        graph, checkpoint = self.graph, self.checkpoint
+        changes = [checkpoint.change(name) for name in names]
+        changed = any(change is not None and change.any() for change in changes)
+        rows, depth = shape
+        kept = [checkpoint.as_kept(name) for name in names]
+        if any(part is None for part in kept):
+            # What the file has more finely is as fine here.
+            label = label if self.bits[kind] == 8 else f"{label}.finer"
+            return self.matmul_node([x, *self.table(label, names, 8)], shape, 8, bias)
+        codes, scales, fine = (np.concatenate(arrays) for arrays in zip(*kept))
+        if changed:
+            sizes = [checkpoint.rows(name) for name in names]
+            change = np.concatenate([np.zeros((size, depth)) if each is None else each for size, each in zip(sizes, changes)])
+            inner, *block = beside.fitted(change, lambda values: settled(values, 8))
+            codes = np.concatenate([codes, block[0][:, None]], axis=1)
+            scales = np.concatenate([scales, block[1][:, None]], axis=1)
+            fine = np.concatenate([fine, block[2][:, None] * SIXTEENTHS], axis=1)
+            made = [graph.constant(f"{label}.beside.{what}", value) for what, value in zip(TABLE, quantise(inner, 8))]
+            x = graph.node("Concat", [x, self.matmul_node([x, *made], (beside.SLOTS, depth), 8)], axis=-1)
+        zeros = np.minimum((fine.astype(np.uint16) + SIXTEENTHS // 2) // SIXTEENTHS, 15).astype(np.uint8)
+        tables = zip(TABLE, (_pack_nibbles(codes), scales, _pack_nibbles(zeros)))
+        constants = [graph.constant(f"{label}.kept.{what}", value) for what, value in tables]
+        graph.constant(constants[2] + FINE, fine)
+        whole = (rows, depth + beside.SLOTS) if changed else shape
+        return self.matmul_node([x, *constants], whole, 4, bias)
 
     def int8_product(self, x: str, label: str, weights: np.ndarray, bias: str) -> str:
         """The product with a matrix [out, in] in int8, of activations that are rounded token by token."""
@@ -701,18 +785,22 @@ def write_graph(
     path: Path,
     kept: np.ndarray | None = None,
 ) -> None:
-    """Writes `path`, and `path` + `.data` with its weights where they are large; where asked for, `PREFILL` so too.
+    """Writes `path`, and `path` + `.data` with its weights where they are large; where asked for, `PREFILL` and `PRODUCTS` so too.
 
     `kept` are the ids of the tokens that answers can hold, all if it is None.
     """
-    if unknown := set(precision.get("prefill", [])) - set(KINDS):
-        raise ValueError(f"'prefill' names {sorted(unknown)} in the recipe; it can name {', '.join(KINDS)}")
+    prefill, products = (precision.get(graph, []) for graph in ("prefill", "products"))
+    for graph, kinds in (("prefill", prefill), ("products", products)):
+        if unknown := set(kinds) - set(KINDS):
+            raise ValueError(f"'{graph}' names {sorted(unknown)} in the recipe; it can name {', '.join(KINDS)}")
     # Told beforehand, so that each weight can be written as soon as it is made.
     aside = _estimated_bytes(checkpoint.shape, precision, kept) >= graph_file.INLINE_LIMIT
     constants = _lay(checkpoint, window, precision, path, kept, aside)
-    if precision.get("prefill"):
-        shared = {tensor.name: tensor for tensor in constants if tensor.data_location == TensorProto.EXTERNAL}
-        _lay(checkpoint, window, precision, path.with_name(PREFILL), kept, aside, shared)
+    shared = {tensor.name: tensor for tensor in constants if tensor.data_location == TensorProto.EXTERNAL}
+    if prefill:
+        _lay(checkpoint, window, precision, path.with_name(PREFILL), kept, aside, shared, prefill=prefill)
+    if products:
+        _lay(checkpoint, window, precision, path.with_name(PRODUCTS), kept, aside, shared, as_kept=products)
 
 
 def _lay(
@@ -723,11 +811,12 @@ def _lay(
     kept: np.ndarray | None,
     aside: bool,
     shared: Mapping[str, TensorProto] | None = None,
+    **kinds: Sequence[str],
 ) -> list[TensorProto]:
-    """Writes the first graph, or beside the constants `shared` of it the one for prompts; returns its constants."""
+    """Writes the first graph, or beside the constants `shared` of it another; returns its constants."""
     shape = checkpoint.shape
     graph = _Graph(graph_file.data_path(path) if aside else None, shared)
-    builder = _Builder(checkpoint, window, precision, graph, kept, prefill=shared is not None)
+    builder = _Builder(checkpoint, window, precision, graph, kept, **kinds)
     try:
         builder.lay()
     finally:
@@ -848,4 +937,6 @@ def build(
         part["answer_tokens"] = ANSWER_TOKENS
     if recipe["precision"].get("prefill"):
         part["prefill"] = PREFILL
+    if recipe["precision"].get("products"):
+        part["products"] = PRODUCTS
     return part

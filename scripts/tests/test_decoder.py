@@ -249,6 +249,199 @@ def test_a_product_for_prompts_that_nobody_knows_is_refused(tiny, tmp_path: Path
         decoder.write_graph(decoder.Checkpoint(tiny[0]), WINDOW, precision, tmp_path / "model.onnx")
 
 
+# Layers of 4 bits as their source has them, on rows that nothing rounds.
+AS_KEPT = EXACT | {"linear": 4, "products": list(decoder.KINDS)}
+
+
+def with_whole_offsets(path: Path) -> Path:
+    """Moves the blocks of a file of Q4_1, so that whole zero points hold their offsets."""
+    for tensor in gguf.GGUFReader(str(path), "r+").tensors:
+        if tensor.tensor_type == KIND.Q4_1:
+            steps, offsets = tensor.data.reshape(-1, 20)[:, :4].view(np.float16).T
+            # Of seven bits: half precision then holds fifteen times as much too.
+            parts, exponents = np.frexp(steps.astype(np.float32))
+            rounded = np.ldexp(np.rint(parts * 128) / 128, exponents)
+            offsets[:] = -rounded * np.clip(np.rint(-offsets / rounded), 0, 15)
+            steps[:] = rounded
+    return path
+
+
+def factors_for(reference: Reference, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """An adapter with a random change of rank 8 for each of these weights."""
+    random, factors = np.random.default_rng(5), {}
+    for name in names:
+        out, into = reference.weights[name].shape
+        factors[f"{name}.lora_a"] = random.standard_normal((8, into)).astype(np.float32) * 0.3
+        factors[f"{name}.lora_b"] = random.standard_normal((out, 8)).astype(np.float32) * 0.3
+    return factors
+
+
+def constants_of(path: Path) -> dict[str, np.ndarray]:
+    graph = onnx.load(path).graph
+    return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+
+
+# Offsets of Q4_1 are any number of steps, those of Q4_0 whole ones.
+@pytest.mark.parametrize(("kind", "most"), [(KIND.Q4_1, 1 / 32), (KIND.Q4_0, 0)])
+def test_layers_as_kept_are_those_of_the_file_but_for_a_part_of_a_step(tmp_path: Path, kind: KIND, most: float) -> None:
+    path = tiny_checkpoint.write(tmp_path / "t.gguf", "llama", 4, kind=kind)
+    plain = decoder.Checkpoint(path)
+    # What an adapter changes lies beside them.
+    changed = decoder.Checkpoint(path, factors_for(Reference(path), ("blk.0.attn_q.weight",)))
+    for name in ("blk.0.attn_q.weight", "blk.0.ffn_gate.weight", "blk.1.ffn_down.weight"):
+        codes, scales, fine = plain.as_kept(name)
+        weights = plain.tensor(name)
+        assert codes.shape == (*scales.shape, 32) and fine.shape == scales.shape and codes.size == weights.size
+        assert codes.dtype == fine.dtype == np.uint8 and scales.dtype == np.float32 and codes.max() == 15
+        off = (codes - fine[..., None].astype(np.float32) / 16) * scales[..., None] - weights.reshape(codes.shape)
+        # Single precision rounds too.
+        assert (np.abs(off) <= (most + 1e-5) * scales[..., None]).all()
+        for ours, theirs in zip(changed.as_kept(name), (codes, scales, fine)):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_block_of_zeros_is_kept_as_zeros(tmp_path: Path) -> None:
+    path = tiny_checkpoint.write(tmp_path / "t.gguf", "llama", 4, kind=KIND.Q4_1)
+    name = "blk.0.attn_q.weight"
+    next(tensor for tensor in gguf.GGUFReader(str(path), "r+").tensors if tensor.name == name).data[3] = 0
+    codes, scales, fine = decoder.Checkpoint(path).as_kept(name)
+    assert not codes[3].any() and not fine[3].any() and (scales[3] > 0).all()
+
+
+@pytest.mark.parametrize("kind", [KIND.F32, KIND.Q8_0, KIND.Q5_1])
+def test_layers_that_the_file_has_in_other_bits_are_of_8(tmp_path: Path, kind: KIND) -> None:
+    checkpoint = decoder.Checkpoint(tiny_checkpoint.write(tmp_path / "t.gguf", "llama", 4, kind=kind))
+    assert checkpoint.as_kept("blk.1.ffn_up.weight") is None
+    for linear in (4, 8):
+        decoder.write_graph(checkpoint, WINDOW, {**AS_KEPT, "linear": linear}, tmp_path / "model.onnx")
+        graph = onnx.load(tmp_path / decoder.PRODUCTS).graph
+        bits = {attribute.i for node in graph.node for attribute in node.attribute if attribute.name == "bits"}
+        assert bits == {8} and not any(tensor.name.endswith(decoder.FINE) for tensor in graph.initializer)
+
+
+def test_a_block_whose_offset_is_out_of_reach_is_rounded_anew(tmp_path: Path) -> None:
+    path = tiny_checkpoint.write(tmp_path / "t.gguf", "llama", 4, kind=KIND.Q4_1)
+    name = "blk.0.attn_q.weight"
+    raw = next(tensor for tensor in gguf.GGUFReader(str(path), "r+").tensors if tensor.name == name).data
+    raw[3] = 0
+    # One value without a step, and values that are all above zero.
+    raw[3, 2:4] = np.frombuffer(np.float16(-0.5).tobytes(), np.uint8)
+    raw[4, 2:4] = np.frombuffer(np.float16(3.0).tobytes(), np.uint8)
+    checkpoint = decoder.Checkpoint(path)
+    codes, scales, fine = checkpoint.as_kept(name)
+    values = checkpoint.tensor(name).reshape(codes.shape)
+    off = np.abs((codes - fine[..., None] / decoder.SIXTEENTHS) * scales[..., None] - values)
+    np.testing.assert_allclose(off[3], 0, atol=1e-6)
+    assert off[4, 0].max() <= values[4, 0].max() / 15
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "gemma3"])
+def test_the_graph_of_products_says_what_the_first_says_where_offsets_are_whole(tmp_path: Path, architecture: str) -> None:
+    """To the library the zero points in sixteenths are nothing: without them the same layers are of the same numbers."""
+    path = with_whole_offsets(tiny_checkpoint.write(tmp_path / "t.gguf", architecture, 1, kind=KIND.Q4_1))
+    decoder.write_graph(decoder.Checkpoint(path), WINDOW, AS_KEPT, tmp_path / "model.onnx")
+    first, products = (Session(tmp_path / name, WINDOW) for name in ("model.onnx", decoder.PRODUCTS))
+    cache, other = products.new_cache(1), first.new_cache(1)
+    ours, theirs = products.run([TOKENS[:20]], [20], cache), first.run([TOKENS[:20]], [20], other)
+    assert_close(ours, theirs)
+    assert_close(ours, Reference(path).forward([TOKENS[:20]], [Reference(path).new_cache()]))
+    assert_close(products.run([[7]], [21], cache), first.run([[7]], [21], other))
+    constants = constants_of(tmp_path / decoder.PRODUCTS)
+    fine = {name: value for name, value in constants.items() if name.endswith(decoder.FINE)}
+    assert len(fine) == 2 * 4 and all((value % 16 == 0).all() for value in fine.values())
+
+
+def test_the_graph_of_products_has_zero_points_in_sixteenths_beside_whole_ones(tmp_path: Path) -> None:
+    path = tiny_checkpoint.write(tmp_path / "t.gguf", "llama", 4, kind=KIND.Q4_1)
+    decoder.write_graph(decoder.Checkpoint(path), WINDOW, AS_KEPT, tmp_path / "model.onnx")
+    graph = onnx.load(tmp_path / decoder.PRODUCTS).graph
+    constants = constants_of(tmp_path / decoder.PRODUCTS)
+    read = {name for node in graph.node for name in node.input}
+    layers = [f"blk.{layer}.{part}.kept.zeros" for layer in (0, 1) for part in ("qkv", "output", "gate_up", "down")]
+    assert {name for name in constants if name.endswith(decoder.FINE)} == {name + decoder.FINE for name in layers}
+    for name in layers:
+        zeros, fine = constants[name], constants[name + decoder.FINE]
+        whole = np.stack([zeros & 15, zeros >> 4], axis=-1).reshape(len(zeros), -1)[:, : fine.shape[1]]
+        assert fine.dtype == np.uint8 and np.abs(16 * whole.astype(int) - fine).max() <= 8 and (fine % 16).any()
+        assert name in read and name + decoder.FINE not in read
+    # Where no adapter is, nothing is beside a product.
+    assert not any(node.op_type == "Concat" for node in graph.node)
+    assert not any(".beside." in name for name in constants)
+
+
+def test_the_graph_of_products_takes_the_tables_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_file, "INLINE_LIMIT", 1000)
+    monkeypatch.setattr(graph_file, "SMALL", 512)
+    path = with_whole_offsets(tiny_checkpoint.write(tmp_path / "t.gguf", "qwen2", 4, kind=KIND.Q4_1))
+    precision = AS_KEPT | {"products": ["attention", "gate_up"]}
+    decoder.write_graph(decoder.Checkpoint(path), WINDOW, precision, tmp_path / "model.onnx")
+    graph = onnx.load(tmp_path / decoder.PRODUCTS, load_external_data=False).graph
+    at = {
+        tensor.name: {entry.key: entry.value for entry in tensor.external_data}.get("location")
+        for tensor in graph.initializer
+    }
+    assert at["head.codes"] == at["embedding.codes"] == at["rotary.global.cos"] == "model.onnx.data"
+    assert at["blk.0.qkv.kept.codes"] == at["blk.1.gate_up.kept.codes"] == f"{decoder.PRODUCTS}.data"
+    # A kind that is not named is that of the first graph.
+    assert at["blk.0.down.codes"] == "model.onnx.data" and "blk.0.down.kept.codes" not in at
+    assert "blk.0.qkv.codes" not in at
+    products, first = (Session(tmp_path / name, WINDOW) for name in (decoder.PRODUCTS, "model.onnx"))
+    assert_close(*(session.run([TOKENS[:20]], [20], session.new_cache(1)) for session in (products, first)))
+
+
+def test_products_of_a_kind_that_nobody_knows_are_refused(tiny, tmp_path: Path) -> None:
+    precision = EXACT | {"products": ["down", "head"]}
+    with pytest.raises(ValueError, match="'products' names \\['head'\\] in the recipe"):
+        decoder.write_graph(decoder.Checkpoint(tiny[0]), WINDOW, precision, tmp_path / "model.onnx")
+
+
+def test_an_adapter_lies_beside_the_layers_that_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_file, "INLINE_LIMIT", 1000)
+    monkeypatch.setattr(graph_file, "SMALL", 512)
+    path = with_whole_offsets(tiny_checkpoint.write(tmp_path / "t.gguf", "qwen2", 5, kind=KIND.Q4_1))
+    reference = Reference(path)
+    names = ("blk.0.attn_k.weight", "blk.1.ffn_down.weight", "blk.1.attn_output.weight")
+    kept = low_rank.packed(factors_for(reference, names))
+    adapter = low_rank.unpacked(kept)
+    plain = reference.forward([TOKENS[:20]], [reference.new_cache()])
+    for name in names:
+        reference.weights[name] = reference.weights[name] + low_rank.change(adapter, name)
+    theirs = reference.forward([TOKENS[:20]], [reference.new_cache()])
+    prompts(tmp_path)
+    save_file(kept, str(tmp_path / "adapter.safetensors"))
+    precision = AS_KEPT | {"prefill": ["attention", "gate_up"]}
+    recipe = {"window": WINDOW, "prompts": "prompts.json", "precision": precision, "adapter": "adapter.safetensors"}
+    out = tmp_path / "out"
+    out.mkdir()
+    part = decoder.build({"gguf": path}, recipe, tmp_path, out)
+    assert part["products"] == decoder.PRODUCTS and part["prefill"] == decoder.PREFILL
+    graphs = ("model.onnx", decoder.PREFILL, decoder.PRODUCTS)
+    assert {file.name for file in out.iterdir()} == {"tokenizer.json", *graphs, *(f"{graph}.data" for graph in graphs)}
+
+    session = Session(out / decoder.PRODUCTS, WINDOW)
+    ours = session.run([TOKENS[:20]], [20], session.new_cache(1))
+    assert cosines(ours, theirs).min() > 0.999 > cosines(plain, theirs).max()
+
+    graph, constants = onnx.load(out / decoder.PRODUCTS).graph, constants_of(out / decoder.PRODUCTS)
+    makers = {name: node for node in graph.node for name in node.output}
+    beside = {}
+    for node in graph.node:
+        if (joined := makers.get(node.input[0])) is not None and joined.op_type == "Concat":
+            inner = makers[joined.input[1]]
+            assert inner.op_type == node.op_type == "MatMulNBits" and inner.input[0] == joined.input[0]
+            sizes = [{each.name: each.i for each in product.attribute} for product in (node, inner)]
+            assert sizes[0]["bits"] == 4 and sizes[1]["bits"] == 8 and sizes[1]["N"] == 32
+            assert sizes[0]["K"] == sizes[1]["K"] + 32
+            beside[node.input[1]] = inner.input[1]
+    changed = ("blk.0.qkv", "blk.1.output", "blk.1.down")
+    assert beside == {f"{name}.kept.codes": f"{name}.beside.codes" for name in changed}
+    assert sum(node.op_type == "Concat" for node in graph.node) == len(changed)
+    # Of queries and values, which nothing changes, the block beside is nothing.
+    codes, fine = constants["blk.0.qkv.kept.codes"][:, -1], constants["blk.0.qkv.kept.zeros.fine"][:, -1]
+    untouched = np.r_[:64, 96:128]
+    assert not codes[untouched].any() and not fine[untouched].any() and (codes[64:96] != 0).any(axis=1).all()
+
+
 @pytest.mark.parametrize("embedding", ["fp16", 8])
 def test_4_bit_layers_match_where_4_bits_are_exact(tmp_path: Path, embedding: str | int) -> None:
     path = tiny_checkpoint.write(tmp_path / "t.gguf", "llama", 1, kind=KIND.Q4_0)
@@ -291,12 +484,8 @@ def test_factors_are_kept_in_eight_bits_and_in_fewer() -> None:
 @pytest.mark.parametrize("bits", [8, 6, 5])
 def test_an_adapter_is_added_to_the_weights_it_names(tmp_path: Path, bits: int) -> None:
     path = tiny_checkpoint.write(tmp_path / "t.gguf", "qwen2", 5, kind=KIND.Q8_0)
-    reference, random = Reference(path), np.random.default_rng(5)
-    factors = {}
-    for name in ("blk.0.attn_q.weight", "blk.1.ffn_down.weight", "blk.1.attn_output.weight"):
-        out, into = reference.weights[name].shape
-        factors[f"{name}.lora_a"] = random.standard_normal((8, into)).astype(np.float32) * 0.3
-        factors[f"{name}.lora_b"] = random.standard_normal((out, 8)).astype(np.float32) * 0.3
+    reference = Reference(path)
+    factors = factors_for(reference, ("blk.0.attn_q.weight", "blk.1.ffn_down.weight", "blk.1.attn_output.weight"))
     kept = low_rank.packed(factors, bits)
     plain = reference.forward([TOKENS[:20]], [reference.new_cache()])
     for name in list(factors)[::2]:

@@ -542,7 +542,7 @@ mod tests {
             std::fs::copy(source.join(name), dir.path().join(name)).unwrap();
         }
         let plain = std::fs::read_to_string(source.join("manifest.json")).unwrap();
-        for field in ["prefill", "answer_tokens"] {
+        for field in ["prefill", "products", "answer_tokens"] {
             let mut manifest: serde_json::Value = serde_json::from_str(&plain).unwrap();
             manifest["generator"][field] = "further".into();
             std::fs::write(dir.path().join("further"), "anything").unwrap();
@@ -556,7 +556,7 @@ mod tests {
             manifest["generator"]["cache"] = "growing".into();
             std::fs::write(dir.path().join("manifest.json"), manifest.to_string()).unwrap();
             let error = Bundle::open(dir.path()).unwrap_err().to_string();
-            assert!(error.contains("neither prefill nor answer_tokens"), "{error}");
+            assert!(error.contains("neither prefill nor products nor answer_tokens"), "{error}");
         }
         // A bound that every answer would be above.
         let mut manifest: serde_json::Value = serde_json::from_str(&plain).unwrap();

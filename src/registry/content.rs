@@ -127,12 +127,13 @@ fn check_generator(manifest: &Manifest, spec: &GeneratorSpec) -> Result<(), Stri
             return Err("its mood is not read with one finite number for each token".into());
         }
     }
-    let mut named = [&spec.prefill, &spec.answer_tokens].into_iter().flatten();
+    let mut named = [&spec.prefill, &spec.products, &spec.answer_tokens].into_iter().flatten();
     if let Some(name) = named.find(|name| !manifest.files.iter().any(|file| file.path == **name)) {
         return Err(format!("it lists no {name}, which its generator needs"));
     }
-    if spec.cache == CacheForm::Growing && (spec.prefill.is_some() || spec.answer_tokens.is_some()) {
-        return Err("a generator that keeps its own cache has neither prefill nor answer_tokens".into());
+    let others = [&spec.prefill, &spec.products, &spec.answer_tokens];
+    if spec.cache == CacheForm::Growing && others.into_iter().any(Option::is_some) {
+        return Err("a generator that keeps its own cache has neither prefill nor products nor answer_tokens".into());
     }
     Ok(())
 }

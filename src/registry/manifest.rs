@@ -136,6 +136,10 @@ pub struct GeneratorSpec {
     /// A second graph of the same inputs and outputs, for passes of several tokens; absent where one serves for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefill: Option<String>,
+    /// A graph of the same inputs and outputs for our own products, which is opened instead of both others where the
+    /// processor has what they need; absent where the others serve there too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub products: Option<String>,
     /// Longest sequence, prompt and answer together, in tokens.
     pub window: usize,
     /// Token ids that end an answer.

@@ -11,7 +11,8 @@
 //! A bundle may have a second graph of the same contract for passes over prompts: these are bound by arithmetic, steps
 //! by reading weights, and what computes the one fastest is slow for the other. Which graph a pass takes follows from
 //! its length and from whether it verifies guesses, never from company, which so changes no answer. Where the products are
-//! ours ([`super::products`]) it is left out: theirs are as fast for both.
+//! ours ([`super::products`]) it is left out: theirs are as fast for both. For these a bundle may have a graph of weights
+//! that theirs alone can multiply, which is then opened instead of both.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -88,7 +89,11 @@ impl Decoder {
             .generator
             .clone()
             .ok_or_else(|| RuntimeError::Load("the bundle is no generator".into()))?;
-        let graph = Graph::open(runtime, &bundle.graph())?;
+        let own = spec.products.as_ref().filter(|_| runtime.has_operators());
+        let graph = Graph::open(runtime, &own.map_or_else(|| bundle.graph(), |name| bundle.file(name)))?;
+        if own.is_some() && !graph.ours {
+            return Err(RuntimeError::Load("its graph for products of ours has none that we can do".into()));
+        }
         let answers = spec.answer_tokens.as_ref().map(|name| answer_tokens(&bundle.file(name), &spec)).transpose()?;
         let written = |token| answers.as_ref().is_none_or(|answers| answers.binary_search(token).is_ok());
         if spec.mood.as_ref().is_some_and(|mood| !mood.tokens.iter().all(written)) {

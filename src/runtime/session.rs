@@ -103,6 +103,11 @@ impl Runtime {
         self.device
     }
 
+    /// Whether it has operators of ours in place of ONNX Runtime's.
+    pub fn has_operators(&self) -> bool {
+        self.ours.is_some()
+    }
+
     /// Version and build of the library.
     pub fn build_info(&self) -> &'static str {
         ort::info()

@@ -88,13 +88,15 @@ struct Taken<'a> {
     sums: &'a [f32],
 }
 
-/// A row of so many blocks.
+/// A row's first blocks.
 fn taken(rows: &Activations, row: usize, blocks: usize) -> Taken<'_> {
-    let fours = rows.codes[row * blocks * BLOCK..].as_chunks().0;
+    // Behind these a row may have more.
+    let from = row * rows.blocks();
+    let fours = rows.codes[from * BLOCK..].as_chunks().0;
     Taken {
         codes: &fours.as_chunks().0[..blocks],
-        scales: &rows.scales[row * blocks..][..blocks],
-        sums: &rows.sums[row * blocks..][..blocks],
+        scales: &rows.scales[from..][..blocks],
+        sums: &rows.sums[from..][..blocks],
     }
 }
 

@@ -80,10 +80,12 @@ fn product<const LINES: usize, const ROWS: usize>(
     let mut codes: [&[[[i8; 4]; 8]]; ROWS] = [&[]; ROWS];
     let (mut scales, mut sums): ([&[f32]; ROWS], [&[f32]; ROWS]) = ([&[]; ROWS], [&[]; ROWS]);
     for row in 0..ROWS {
-        let fours = rows.codes[(first + row) * blocks * BLOCK..].as_chunks().0;
+        // Behind what is multiplied here a row may have more.
+        let from = (first + row) * rows.blocks();
+        let fours = rows.codes[from * BLOCK..].as_chunks().0;
         codes[row] = &fours.as_chunks().0[..blocks];
-        scales[row] = &rows.scales[(first + row) * blocks..][..blocks];
-        sums[row] = &rows.sums[(first + row) * blocks..][..blocks];
+        scales[row] = &rows.scales[from..][..blocks];
+        sums[row] = &rows.sums[from..][..blocks];
     }
     // Vectors are put in arrays by loops: a closure given to a function without these instructions is not inlined.
     let mut totals = [_mm512_setzero_ps(); ROWS];

@@ -61,6 +61,12 @@ const BEFORE: &str = "before";
 /// The attribute that says whether it tells how likely tokens are.
 const HEAD: &str = "head";
 
+/// The attribute that says how many values made of a row follow it.
+const INNER: &str = "inner";
+
+/// The attribute that says whether zero points are of sixteenths.
+const FINE: &str = "fine";
+
 /// Columns from which a head has its codes in halves: fewer are read in no time.
 const HALVED_FROM: usize = 4096;
 
@@ -144,7 +150,7 @@ impl Operator for Products {
             OperatorInput::required(TensorElementType::Uint8),
             // Scales [N, blocks].
             OperatorInput::required(TensorElementType::Float32),
-            // Zero points [N, blocks], of 4 bits two a byte.
+            // Zero points [N, blocks], of 4 bits two a byte, or in sixteenths.
             OperatorInput::optional(TensorElementType::Uint8),
             // What is added to the product [N].
             OperatorInput::optional(TensorElementType::Float32),
@@ -152,6 +158,10 @@ impl Operator for Products {
             OperatorInput::optional(TensorElementType::Float32),
             // By what channels of normalised rows are multiplied [K].
             OperatorInput::optional(TensorElementType::Float32),
+            // Of what is made of a row and follows it, the codes of 8 bits, scales and zero points, as above.
+            OperatorInput::optional(TensorElementType::Uint8),
+            OperatorInput::optional(TensorElementType::Float32),
+            OperatorInput::optional(TensorElementType::Uint8),
         ]
     }
 
@@ -170,15 +180,26 @@ impl Operator for Products {
         if depth == 0 || !depth.is_multiple_of(BLOCK) || columns == 0 {
             return Err(refused("K or N"));
         }
-        let layout = Layout { bits, depth, columns };
+        let whole = |name: &str| -> usize {
+            let value: Option<i64> = context.get(name);
+            value.and_then(|value| usize::try_from(value).ok()).unwrap_or_default()
+        };
+        let layout = Layout { bits, fine: whole(FINE) == 1, depth, columns };
+        let inner = match whole(INNER) {
+            0 => None,
+            inner if inner.is_multiple_of(BLOCK) && inner < depth && bits == Bits::Four => {
+                Some(Layout { bits: Bits::Eight, fine: false, depth: depth - inner, columns: inner })
+            }
+            _ => return Err(refused(INNER)),
+        };
         let before = number(BEFORE).ok().and_then(Before::of).ok_or_else(|| refused(BEFORE))?;
         // What is no normalisation has none.
         let epsilon: Option<f32> = context.get("epsilon");
-        let head: Option<i64> = context.get(HEAD);
         Ok(Product {
             layout,
+            inner,
             before,
-            halved: head == Some(1) && columns >= HALVED_FROM,
+            halved: whole(HEAD) == 1 && columns >= HALVED_FROM,
             epsilon: epsilon.unwrap_or_default(),
             kernels: self.kernels,
             threads: self.threads,
@@ -234,6 +255,8 @@ impl Before {
 /// One product of a graph.
 struct Product {
     layout: Layout,
+    /// The layout of what makes of a row what follows it.
+    inner: Option<Layout>,
     before: Before,
     /// Whether codes are read in halves.
     halved: bool,
@@ -241,22 +264,70 @@ struct Product {
     kernels: &'static Kernels,
     threads: usize,
     shared: Arc<Shared>,
-    /// The weights, from the first call on.
-    packed: Option<Packed>,
+    /// The weights, from the first call on, and those that make what follows a row.
+    packed: Option<(Packed, Option<Packed>)>,
+}
+
+impl Product {
+    /// Values of a row, without what follows it.
+    fn depth(&self) -> usize {
+        self.inner.map_or(self.layout.depth, |inner| inner.depth)
+    }
+
+    /// Its weights, and those of what follows a row, packed.
+    fn weights(
+        &self,
+        context: &ComputeContext,
+        parallel: &Parallel<'_>,
+    ) -> Result<(Packed, Option<Packed>), ort::Error> {
+        let bias = optional(context, 4)?;
+        let own = self.packed_from(self.layout, [1, 2, 3], numbers(bias.as_ref())?, context, parallel)?;
+        let inner = self.inner.map(|inner| self.packed_from(inner, [7, 8, 9], None, context, parallel)).transpose()?;
+        Ok((own, inner))
+    }
+
+    /// Weights whose codes, scales and zero points are in these places.
+    fn packed_from(
+        &self,
+        layout: Layout,
+        places: [usize; 3],
+        bias: Option<&[f32]>,
+        context: &ComputeContext,
+        parallel: &Parallel<'_>,
+    ) -> Result<Packed, ort::Error> {
+        let needed = |place: usize| optional(context, place)?.ok_or_else(|| refused("input"));
+        let [codes, scales, zeros] = places;
+        let (codes, scales, zeros) = (needed(codes)?, needed(scales)?, needed(zeros)?);
+        let mut weights = Weights::new(
+            layout,
+            codes.try_extract_tensor::<u8>()?.1,
+            scales.try_extract_tensor::<f32>()?.1,
+            zeros.try_extract_tensor::<u8>()?.1,
+            bias,
+        )?;
+        weights.evens_first = layout.bits != self.layout.bits;
+        let packed = Packed::new(&weights, self.halved, self.kernels, &self.shared.room, parallel)?;
+        let files = self.shared.files.get_or_init(MappedFiles::now);
+        files.forget(weights.codes);
+        files.forget(weights.scales);
+        files.forget(weights.zeros);
+        Ok(packed)
+    }
 }
 
 impl Kernel for Product {
     fn compute(&mut self, context: &ComputeContext) -> Result<(), ort::Error> {
         let parallel = |parts: usize, work: &(dyn Fn(usize) + Sync)| context.par_for(parts, 0, work);
-        let packed = match &mut self.packed {
-            Some(packed) => packed,
-            empty => empty.insert(packed(self.layout, self.halved, self.kernels, context, &self.shared, &parallel)?),
-        };
+        let depth = self.depth();
+        if self.packed.is_none() {
+            self.packed = Some(self.weights(context, &parallel)?);
+        }
+        let (weights, inner) = self.packed.as_ref().ok_or_else(|| refused("input"))?;
         let rows = context.input(0)?.ok_or_else(|| refused("input"))?;
         let (shape, rows) = rows.try_extract_tensor::<f32>()?;
         let mut shape = shape.to_vec();
         let wide = shape.pop().and_then(|wide| usize::try_from(wide).ok());
-        if wide != Some(self.before.width(self.layout.depth)) {
+        if wide != Some(self.before.width(depth)) {
             return Err(refused("input"));
         }
         let of_width = |width: usize| -> Result<Vec<i64>, ort::Error> {
@@ -268,13 +339,13 @@ impl Kernel for Product {
         let (added, gain) = (optional(context, 5)?, optional(context, 6)?);
         let (added, gain) = (numbers(added.as_ref())?, numbers(gain.as_ref())?);
         let mut sums = match self.before {
-            Before::Norm if context.num_outputs()? > 1 => context.output(1, of_width(self.layout.depth)?)?,
+            Before::Norm if context.num_outputs()? > 1 => context.output(1, of_width(depth)?)?,
             _ => None,
         };
         let sums =
             sums.as_mut().map(|sums| sums.try_extract_tensor_mut::<f32>()).transpose()?.map(|(_, values)| values);
         let fits = added.is_none_or(|added| added.len() == rows.len())
-            && gain.map_or(0, <[f32]>::len) == if self.before == Before::Norm { self.layout.depth } else { 0 };
+            && gain.map_or(0, <[f32]>::len) == if self.before == Before::Norm { depth } else { 0 };
         if !fits {
             return Err(refused("shape"));
         }
@@ -288,7 +359,8 @@ impl Kernel for Product {
         };
         // Nothing is half written in it that a later call would read.
         let mut rounded = self.shared.rounded.lock().unwrap_or_else(PoisonError::into_inner);
-        multiply(self.kernels, packed, rows, out, &mut rounded, self.threads, &parallel)
+        let weights = (weights, inner.as_ref());
+        multiply(self.kernels, weights, rows, out, &mut rounded, self.threads, &parallel)
     }
 }
 
@@ -300,32 +372,6 @@ fn optional(context: &ComputeContext, place: usize) -> Result<Option<ValueRef<'_
 /// The values of an input that may be missing.
 fn numbers<'a>(tensor: Option<&'a ValueRef<'_>>) -> Result<Option<&'a [f32]>, ort::Error> {
     Ok(tensor.map(|tensor| tensor.try_extract_tensor::<f32>()).transpose()?.map(|(_, values)| values))
-}
-
-/// The weights of a product, packed.
-fn packed(
-    layout: Layout,
-    halved: bool,
-    kernels: &Kernels,
-    context: &ComputeContext,
-    shared: &Shared,
-    parallel: &Parallel<'_>,
-) -> Result<Packed, ort::Error> {
-    let needed = |place: usize| context.input(place)?.ok_or_else(|| refused("input"));
-    let (codes, scales, zeros, bias) = (needed(1)?, needed(2)?, needed(3)?, optional(context, 4)?);
-    let weights = Weights::new(
-        layout,
-        codes.try_extract_tensor::<u8>()?.1,
-        scales.try_extract_tensor::<f32>()?.1,
-        zeros.try_extract_tensor::<u8>()?.1,
-        numbers(bias.as_ref())?,
-    )?;
-    let packed = Packed::new(&weights, halved, kernels, &shared.room, parallel)?;
-    let files = shared.files.get_or_init(MappedFiles::now);
-    files.forget(weights.codes);
-    files.forget(weights.scales);
-    files.forget(weights.zeros);
-    Ok(packed)
 }
 
 /// What numbers may be that were told from the upper halves of codes.
@@ -340,10 +386,10 @@ struct Bounds {
 /// Calls a function for each of so many parts, side by side.
 type Parallel<'a> = dyn Fn(usize, &(dyn Fn(usize) + Sync)) -> Result<(), ort::Error> + 'a;
 
-/// `out` `[rows, columns]` is what is made of `rows`, `[rows, depth]`, times the weights.
+/// `out` `[rows, columns]` is what is made of `rows`, and of what the inner weights make of them, times the weights.
 fn multiply(
     kernels: &Kernels,
-    weights: &Packed,
+    (weights, inner): (&Packed, Option<&Packed>),
     mut rows: Rows<'_>,
     out: &mut [f32],
     rounded: &mut Activations,
@@ -355,7 +401,8 @@ fn multiply(
     let at_once = (ROWS_BYTES / depth).max(8).next_multiple_of(8);
     let part = columns.div_ceil(threads * PARTS).next_multiple_of(PANEL);
     for out in out.chunks_mut(at_once * columns) {
-        rounded.fill(kernels, layout, rows.first(out.len() / columns, depth), threads, parallel)?;
+        let own = depth - inner.map_or(0, |inner| inner.layout().columns);
+        rounded.fill(kernels, layout, inner, rows.first(out.len() / columns, own), threads, parallel)?;
         // Of each part its piece of every row, and what its numbers may be where they are not told from whole codes.
         let mut parts: Vec<(Vec<&mut [f32]>, Bounds)> = Vec::new();
         parts.resize_with(columns.div_ceil(part), Default::default);
@@ -419,7 +466,7 @@ mod tests {
 
     #[test]
     fn of_halves_the_largest_numbers_are_those_of_whole_codes_and_the_others_are_close() {
-        let layout = Layout { bits: Bits::Eight, depth: 96, columns: 4003 };
+        let layout = Layout { bits: Bits::Eight, fine: false, depth: 96, columns: 4003 };
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 255")]
         let byte = |number: &f32| (number * 255.0) as u8;
         let codes: Vec<u8> = numbers(layout.columns * layout.depth, 3).iter().map(byte).collect();
@@ -438,7 +485,7 @@ mod tests {
                 let rows =
                     Rows { before: Before::Nothing, values: &rows, added: None, gain: &[], epsilon: 0.0, sums: None };
                 let mut out = vec![f32::NAN; count * layout.columns];
-                multiply(kernels, &packed, rows, &mut out, &mut Activations::default(), 2, &in_turn).unwrap();
+                multiply(kernels, (&packed, None), rows, &mut out, &mut Activations::default(), 2, &in_turn).unwrap();
                 out
             });
             for (whole, halved) in whole.chunks(layout.columns).zip(halved.chunks(layout.columns)) {
@@ -470,7 +517,7 @@ mod tests {
                 .map(Kernels::of)
                 .flat_map(|kernels| [16, 23, 24, 27].map(|columns| (kernels, columns)))
             {
-                let layout = Layout { bits, depth: 64, columns };
+                let layout = Layout { bits, fine: false, depth: 64, columns };
                 let (codes, zeros) =
                     (vec![u8::MAX; columns * layout.code_bytes()], vec![0; columns * layout.zero_bytes()]);
                 let scales = vec![1.0; columns * 2];
@@ -487,7 +534,8 @@ mod tests {
                         sums: None,
                     };
                     let mut out = vec![f32::NAN; 7 * columns];
-                    multiply(kernels, &packed, rows, &mut out, &mut Activations::default(), 2, &in_turn).unwrap();
+                    multiply(kernels, (&packed, None), rows, &mut out, &mut Activations::default(), 2, &in_turn)
+                        .unwrap();
                     let wanted = sign * 64.0 * largest;
                     assert!(out.iter().all(|sum| (sum - wanted).abs() < 0.01), "{bits:?}: {out:?} instead of {wanted}");
                 }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::{BEFORE, BLOCK, Before, DOMAIN, Gate, HEAD, NAME};
+use super::{BEFORE, BLOCK, Before, DOMAIN, FINE, Gate, HEAD, INNER, NAME};
 #[cfg(target_arch = "x86_64")]
 use crate::runtime::attention;
 use crate::runtime::{
@@ -27,6 +27,19 @@ const WHOLE_NUMBER: u64 = 2;
 pub(crate) fn with_products(model: &[u8]) -> Option<Vec<u8>> {
     #[expect(clippy::redundant_closure_for_method_calls, reason = "a method of a graph of one lifetime is none of any")]
     with_graph(model, DOMAIN, |graph| graph.with_products())
+}
+
+/// What the name of a constant ends with that has zero points in sixteenths, behind the name of the whole ones. No node reads
+/// it: `MatMulNBits` cannot.
+const IN_SIXTEENTHS: &[u8] = b".fine";
+
+/// A product whose inputs a product has behind its own, as an adapter beside weights has it.
+struct Inner<'a> {
+    rows: Name<'a>,
+    columns: u64,
+    /// Its codes, scales and zero points.
+    weights: [Name<'a>; 3],
+    nodes: Vec<usize>,
 }
 
 /// What a product's rows are made of, and the nodes that do that.
@@ -52,7 +65,12 @@ impl<'a> Graph<'a> {
         }
         let mut replaced = HashMap::new();
         for (index, node) in self.nodes.iter().enumerate().filter(|(_, node)| self.ours(node)) {
-            let rows = node.input(0);
+            let alone = |name: &Name<'_>| readers.get(name) == Some(&1);
+            let inner = self.inner(node).filter(|inner| {
+                let made = inner.nodes.iter().filter_map(|index| self.nodes.get(*index)).flat_map(|node| &node.outputs);
+                made.into_iter().all(alone)
+            });
+            let rows = inner.as_ref().map_or(node.input(0), |inner| inner.rows);
             let plain = || Prepared {
                 before: Before::Nothing,
                 rows,
@@ -62,17 +80,24 @@ impl<'a> Graph<'a> {
                 epsilon: None,
                 nodes: Vec::new(),
             };
-            let alone = |name: &Name<'_>| readers.get(name) == Some(&1);
+            // Those who read a row are the product, or both that make one.
+            let alone =
+                |name: &Name<'_>| readers.get(name) == Some(if **name == *rows && inner.is_some() { &2 } else { &1 });
             let depth = node.number("K").and_then(|depth| usize::try_from(depth).ok()).unwrap_or_default();
+            let depth = inner
+                .as_ref()
+                .map_or(depth, |inner| depth.saturating_sub(inner.columns.try_into().unwrap_or_default()));
             let prepared = self.normalised(rows, depth).or_else(|| self.gated(rows)).filter(|found| {
                 // What they make goes with them.
                 let made = found.nodes.iter().filter_map(|index| self.nodes.get(*index)).flat_map(|node| &node.outputs);
                 made.filter(|name| **name != found.sum && !name.is_empty()).all(alone)
             });
             let prepared = prepared.unwrap_or_else(plain);
-            replaced.extend(prepared.nodes.iter().map(|index| (*index, None)));
+            replaced.extend(
+                prepared.nodes.iter().chain(inner.iter().flat_map(|inner| &inner.nodes)).map(|index| (*index, None)),
+            );
             let head = node.outputs.iter().any(|name| self.tells_tokens(name) && alone(name));
-            replaced.insert(index, Some(ours(node, &prepared, head)));
+            replaced.insert(index, Some(self.our_product(node, &prepared, inner.as_ref(), head)));
         }
         if replaced.is_empty() {
             return None;
@@ -80,6 +105,25 @@ impl<'a> Graph<'a> {
         #[cfg(target_arch = "x86_64")]
         attention::replace(self, DOMAIN, &mut replaced)?;
         Some(self.with(&replaced))
+    }
+
+    /// What a product of 4 bits has behind its rows, if that is a product of 8 bits with the same rows.
+    fn inner(&self, node: &Node<'a>) -> Option<Inner<'a>> {
+        let mut nodes = Vec::new();
+        let joined = self.made(node.input(0), ONNX, "Concat", &mut nodes)?;
+        let [rows, behind] = *joined.inputs.as_slice() else { return None };
+        let product = self.made(behind, MICROSOFT, NAME, &mut nodes)?;
+        let columns = product.number("N")?;
+        let fits = joined.number("axis") == Some(LAST)
+            && self.ours(product)
+            && product.input(0) == rows
+            && product.input(5).is_empty()
+            && product.number("bits") == Some(8)
+            && node.number("bits") == Some(4)
+            && columns % BLOCK as u64 == 0
+            && product.number("K")?.checked_add(columns) == node.number("K");
+        let weights = [1, 2, 3].map(|place| product.input(place));
+        fits.then_some(Inner { rows, columns, weights, nodes })
     }
 
     /// Rows that are normalised by their root mean square, of themselves or of a sum.
@@ -166,34 +210,44 @@ impl<'a> Graph<'a> {
             && attribute("K") > 0
             && attribute("K") % BLOCK as u64 == 0
     }
-}
 
-/// The node that stands for a product and what is before it.
-fn ours(node: &Node<'_>, prepared: &Prepared<'_>, head: bool) -> Vec<u8> {
-    let mut ours = Vec::new();
-    let weights = [1, 2, 3].map(|place| node.input(place));
-    let [codes, scales, zeros] = weights;
-    for input in [prepared.rows, codes, scales, zeros, node.input(5), prepared.added, prepared.gain] {
-        put_bytes(&mut ours, field::NODE_INPUT, input);
+    /// The node that stands for a product, what is before it and what is beside.
+    fn our_product(&self, node: &Node<'_>, prepared: &Prepared<'_>, inner: Option<&Inner<'_>>, head: bool) -> Vec<u8> {
+        let mut ours = Vec::new();
+        let weights = [1, 2, 3].map(|place| node.input(place));
+        let [codes, scales, zeros] = weights;
+        let in_sixteenths = [zeros, IN_SIXTEENTHS].concat();
+        let fine = node.number("bits") == Some(4) && self.constants.contains_key(in_sixteenths.as_slice());
+        let zeros = if fine { in_sixteenths.as_slice() } else { zeros };
+        let of_rows = [prepared.rows, codes, scales, zeros, node.input(5), prepared.added, prepared.gain];
+        for input in of_rows.into_iter().chain(inner.iter().flat_map(|inner| inner.weights)) {
+            put_bytes(&mut ours, field::NODE_INPUT, input);
+        }
+        let product = node.outputs.first().copied().unwrap_or_default();
+        for output in [product, prepared.sum].into_iter().take(if prepared.sum.is_empty() { 1 } else { 2 }) {
+            put_bytes(&mut ours, field::NODE_OUTPUT, output);
+        }
+        put_bytes(&mut ours, field::NODE_NAME, product);
+        put_bytes(&mut ours, field::NODE_KIND, NAME.as_bytes());
+        put_bytes(&mut ours, field::NODE_DOMAIN, DOMAIN.as_bytes());
+        for attribute in node.attributes.values().copied().chain(prepared.epsilon) {
+            put_bytes(&mut ours, field::NODE_ATTRIBUTE, attribute);
+        }
+        let numbers = [
+            (BEFORE, prepared.before.number()),
+            (HEAD, u64::from(head)),
+            (INNER, inner.map_or(0, |inner| inner.columns)),
+            (FINE, u64::from(fine)),
+        ];
+        for (name, value) in numbers {
+            let mut attribute = Vec::new();
+            put_bytes(&mut attribute, field::ATTRIBUTE_NAME, name.as_bytes());
+            put_number(&mut attribute, field::ATTRIBUTE_NUMBER, value);
+            put_number(&mut attribute, field::ATTRIBUTE_KIND, WHOLE_NUMBER);
+            put_bytes(&mut ours, field::NODE_ATTRIBUTE, &attribute);
+        }
+        ours
     }
-    let product = node.outputs.first().copied().unwrap_or_default();
-    for output in [product, prepared.sum].into_iter().take(if prepared.sum.is_empty() { 1 } else { 2 }) {
-        put_bytes(&mut ours, field::NODE_OUTPUT, output);
-    }
-    put_bytes(&mut ours, field::NODE_NAME, product);
-    put_bytes(&mut ours, field::NODE_KIND, NAME.as_bytes());
-    put_bytes(&mut ours, field::NODE_DOMAIN, DOMAIN.as_bytes());
-    for attribute in node.attributes.values().copied().chain(prepared.epsilon) {
-        put_bytes(&mut ours, field::NODE_ATTRIBUTE, attribute);
-    }
-    for (name, value) in [(BEFORE, prepared.before.number()), (HEAD, u64::from(head))] {
-        let mut attribute = Vec::new();
-        put_bytes(&mut attribute, field::ATTRIBUTE_NAME, name.as_bytes());
-        put_number(&mut attribute, field::ATTRIBUTE_NUMBER, value);
-        put_number(&mut attribute, field::ATTRIBUTE_KIND, WHOLE_NUMBER);
-        put_bytes(&mut ours, field::NODE_ATTRIBUTE, &attribute);
-    }
-    ours
 }
 
 #[cfg(test)]
@@ -302,6 +356,23 @@ mod tests {
             let expected = [(Before::Norm, 1), (Before::Norm, 2), (Before::Gate(gate), 1), (Before::Norm, 2)];
             assert_eq!(nodes(&with_products(&fixture(name)).unwrap()), expected.map(Ok));
         }
+    }
+
+    #[test]
+    fn what_follows_a_row_goes_with_its_product() {
+        let model = fixture("beside");
+        let changed = with_products(&model).unwrap();
+        assert_eq!(nodes(&changed), [Ok((Before::Norm, 2))]);
+        let of = |model: &[u8], name: &str| graph(model).nodes[0].number(name).unwrap();
+        assert_eq!([INNER, FINE, "K"].map(|name| of(&changed, name)), [32, 1, 96]);
+        assert_eq!(of(&with_products(&fixture("fine")).unwrap(), FINE), 1);
+        assert_eq!(of(&with_products(&fixture("4")).unwrap(), FINE), 0);
+        // Where something else reads it, it is a product by itself.
+        let shown = nodes(&with_products(&showing(&model, "inner")).unwrap());
+        let kinds: Vec<_> = shown.into_iter().map(|node| node.map(|(before, _)| before)).collect();
+        let (norm, joined) = ("SkipSimplifiedLayerNormalization", "Concat");
+        let alone = Ok(Before::Nothing);
+        assert_eq!(kinds, [Err(norm.into()), alone.clone(), Err(joined.into()), alone]);
     }
 
     #[test]

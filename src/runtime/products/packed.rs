@@ -55,6 +55,7 @@ pub(super) struct Panel<'a> {
     pub(super) lower: &'a [Line],
     pub(super) scales: &'a [Halves],
     pub(super) unit: f32,
+    /// In parts of [`Bits::parts`].
     pub(super) zeros: &'a [[u8; PANEL]],
     pub(super) bias: Option<&'a Lanes>,
 }
@@ -163,6 +164,15 @@ fn unit(scales: &[f32]) -> f32 {
 
 fn pack(weights: &Weights<'_>, panel: usize, codes: &mut [Line]) {
     for (place, column) in weights.columns().skip(panel * PANEL).take(PANEL).enumerate() {
+        if weights.evens_first {
+            for (lines, eight) in codes.as_chunks_mut::<2>().0.iter_mut().zip(column.codes.as_chunks::<8>().0) {
+                let [a, b, c, d, e, f, g, h] = *eight;
+                for (line, four) in lines.iter_mut().zip([[a, c, e, g], [b, d, f, h]]) {
+                    line.as_chunks_mut::<4>().0[place] = four;
+                }
+            }
+            continue;
+        }
         for (line, four) in codes.iter_mut().zip(column.codes.as_chunks::<4>().0) {
             line.as_chunks_mut::<4>().0[place] = *four;
         }
@@ -202,7 +212,7 @@ mod tests {
     fn scales_of_any_size_keep_eleven_bits_beside_the_largest() {
         // Blocks of one column: sizes as of weights, which half precision alone would lose most of.
         let scales = [3.1e-4_f32, 1.7e-6, 2.2e-7, 0.0, 9.9e-5, 3.0e-4, 7.7e-5, 1.0e-12];
-        let layout = Layout { bits: Bits::Eight, depth: 32 * scales.len(), columns: 1 };
+        let layout = Layout { bits: Bits::Eight, fine: false, depth: 32 * scales.len(), columns: 1 };
         let (codes, zeros) = (vec![7; layout.depth], vec![128; scales.len()]);
         let weights = Weights::new(layout, &codes, &scales, &zeros, None).unwrap();
         let in_turn = |parts: usize, work: &(dyn Fn(usize) + Sync)| {

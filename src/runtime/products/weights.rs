@@ -9,6 +9,16 @@ pub(super) enum Bits {
     Eight,
 }
 
+impl Bits {
+    /// In what parts of a code's step zero points are.
+    pub(super) fn parts(self) -> f32 {
+        match self {
+            Self::Four => 1.0 / 16.0,
+            Self::Eight => 1.0,
+        }
+    }
+}
+
 impl TryFrom<usize> for Bits {
     type Error = ort::Error;
 
@@ -25,6 +35,8 @@ impl TryFrom<usize> for Bits {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     pub(super) bits: Bits,
+    /// Whether zero points are of sixteenths, a byte each; of 4 bits only.
+    pub(super) fine: bool,
     pub(super) depth: usize,
     pub(super) columns: usize,
 }
@@ -54,8 +66,8 @@ impl Layout {
     /// Bytes of a column's zero points.
     pub(super) fn zero_bytes(&self) -> usize {
         match self.bits {
-            Bits::Four => self.blocks().div_ceil(2),
-            Bits::Eight => self.blocks(),
+            Bits::Four if !self.fine => self.blocks().div_ceil(2),
+            Bits::Four | Bits::Eight => self.blocks(),
         }
     }
 }
@@ -68,11 +80,13 @@ pub(super) struct Weights<'a> {
     pub(super) scales: &'a [f32],
     pub(super) zeros: &'a [u8],
     pub(super) bias: Option<&'a [f32]>,
+    /// Whether rows are rounded for codes of 4 bits, of each eight values the even ones first, and these are of 8.
+    pub(super) evens_first: bool,
 }
 
 /// What belongs to one output.
 pub(super) struct Column<'a> {
-    pub(super) bits: Bits,
+    layout: Layout,
     pub(super) codes: &'a [u8],
     pub(super) scales: &'a [f32],
     pub(super) zeros: &'a [u8],
@@ -92,24 +106,24 @@ impl<'a> Weights<'a> {
             && scales.len() == columns * layout.blocks()
             && zeros.len() == columns * layout.zero_bytes()
             && bias.is_none_or(|bias| bias.len() == columns);
-        if fits { Ok(Self { layout, codes, scales, zeros, bias }) } else { Err(refused("shape")) }
+        if fits { Ok(Self { layout, codes, scales, zeros, bias, evens_first: false }) } else { Err(refused("shape")) }
     }
 
     pub(super) fn columns(&self) -> impl Iterator<Item = Column<'a>> {
-        let bits = self.layout.bits;
+        let layout = self.layout;
         let codes = self.codes.chunks_exact(self.layout.code_bytes());
         let scales = self.scales.chunks_exact(self.layout.blocks());
         let zeros = self.zeros.chunks_exact(self.layout.zero_bytes());
-        codes.zip(scales).zip(zeros).map(move |((codes, scales), zeros)| Column { bits, codes, scales, zeros })
+        codes.zip(scales).zip(zeros).map(move |((codes, scales), zeros)| Column { layout, codes, scales, zeros })
     }
 }
 
 impl Column<'_> {
-    /// The zero point of a block.
+    /// The zero point of a block, in parts of [`Bits::parts`].
     pub(super) fn zero(&self, block: usize) -> u8 {
-        match self.bits {
-            Bits::Four => self.zeros[block / 2] >> (block % 2 * 4) & 15,
-            Bits::Eight => self.zeros[block],
+        match self.layout.bits {
+            Bits::Four if !self.layout.fine => (self.zeros[block / 2] >> (block % 2 * 4)) << 4,
+            Bits::Four | Bits::Eight => self.zeros[block],
         }
     }
 }

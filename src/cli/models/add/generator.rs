@@ -62,6 +62,7 @@ pub(super) fn understood(args: &AddArgs, config: &Config) -> anyhow::Result<Unde
         languages: Languages::Any,
         cache,
         prefill: None,
+        products: None,
         window,
         stop_ids,
         tasks,
