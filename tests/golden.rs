@@ -232,6 +232,45 @@ fn generators_answer_their_prompts_and_stop() {
     }
 }
 
+// Otherwise an answer would be another model's on another processor.
+#[test]
+fn a_graph_for_products_of_ours_says_what_the_first_says() {
+    let bundles: Vec<_> = bundles(ComponentName::Generator)
+        .into_iter()
+        .filter(|(_, bundle)| bundle.manifest().generator.as_ref().is_some_and(|spec| spec.products.is_some()))
+        .collect();
+    assert!(!bundles.is_empty() || !expected(ComponentName::Generator).contains(&ModelId::Beta));
+    for (id, bundle) in bundles {
+        let spec = bundle.manifest().generator.clone().unwrap();
+        let tokenizer = PromptTokenizer::open(&bundle).unwrap();
+        let mut ours = Decoder::open(&runtime(), &bundle, 1).unwrap();
+        let mut theirs = Decoder::open(&runtime().with_instructions(None), &bundle, 1).unwrap();
+        let (mut tokens, mut alike) = (0, 0);
+        for task in [&spec.tasks.positive, &spec.tasks.negative, &spec.tasks.reply] {
+            for text in ["I burned the rice but the curry turned out fine.", "Anna has sold 14 of our 20 tickets."] {
+                let prompt = [tokenizer.prefix(task).unwrap(), tokenizer.body(task, text).unwrap()].concat();
+                let answer = continue_greedily(&mut theirs, &prompt, &spec.stop_ids, 40);
+                let mut logits = ours.prefill(0, 0, &prompt).unwrap();
+                for (at, token) in answer.into_iter().enumerate() {
+                    let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                    let place = usize::try_from(ours.place(token).unwrap()).unwrap();
+                    // In logarithms of how likely it is beside the likeliest.
+                    assert!(
+                        best - logits[place] < 1.5,
+                        "{id}: {text:?}, token {at} is {} behind",
+                        best - logits[place]
+                    );
+                    tokens += 1;
+                    alike += usize::from(best.to_bits() == logits[place].to_bits());
+                    logits = ours.step(&[Step { token, past: prompt.len() + at }]).unwrap().remove(0);
+                }
+            }
+        }
+        println!("{id}: {alike} of {tokens} tokens are the likeliest of both");
+        assert!(alike * 10 >= tokens * 9, "{id}: {alike} of {tokens} tokens are the likeliest of both");
+    }
+}
+
 /// The bundle's text reader, put together as the server puts it together.
 // By default tokens are guessed where this holds, so that no answer may depend on who else was there.
 #[test]

@@ -7,6 +7,9 @@
 //! as whole numbers and summed in single precision; but the weights' scales are held in half precision. A row's bits do not
 //! depend on the rows beside it.
 //!
+//! Weights of 4 bits may be as their source has them: with zero points in sixteenths, which `MatMulNBits` cannot do, and with
+//! what an adapter changes beside them, as values that are made of a row by weights of 8 bits and follow it as one more block.
+//!
 //! What a step does between two products is little, and takes its time by being so many nodes. So a normalisation or a gate
 //! whose result a product alone reads is done with that product, as its rows are rounded ([`Before`]).
 //!
