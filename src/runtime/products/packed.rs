@@ -166,9 +166,8 @@ fn pack(weights: &Weights<'_>, panel: usize, codes: &mut [Line]) {
     for (place, column) in weights.columns().skip(panel * PANEL).take(PANEL).enumerate() {
         if weights.evens_first {
             for (lines, eight) in codes.as_chunks_mut::<2>().0.iter_mut().zip(column.codes.as_chunks::<8>().0) {
-                let [a, b, c, d, e, f, g, h] = *eight;
-                for (line, four) in lines.iter_mut().zip([[a, c, e, g], [b, d, f, h]]) {
-                    line.as_chunks_mut::<4>().0[place] = four;
+                for (half, line) in lines.iter_mut().enumerate() {
+                    line.as_chunks_mut::<4>().0[place] = [0, 2, 4, 6].map(|even| eight[even + half]);
                 }
             }
             continue;
