@@ -118,11 +118,18 @@ def report(run: Run, level: int = 1, plots: str | None = None) -> str:
         out += [f"![Scores against the share that was harmful]({plots}reliability.svg)"]
     out += ["", f"{mark}# By category and source", "", HEADER.format("category, source")]
     sources = np.array([text.source for text in run.data.texts])
+    clear = []
     for name, judged, found in columns(labels, scores):
+        quiet = []
         for source in dict.fromkeys(sources):
             at = (sources == source) & ~np.isnan(judged)
-            if at.any():
+            if at.any() and not judged[at].any() and (found[at] < THRESHOLD).all():
+                quiet.append(f"{plain(source)} {at.sum()}")
+            elif at.any():
                 out.append(line(f"{name}, {plain(source)}", judged[at], found[at]))
+        if quiet:
+            clear += ["", f"{name}, nothing harmful and nothing flagged: {', '.join(quiet)}."]
+    out += clear
     return "\n".join([*out, "", *_this_run(run)]) + "\n"
 
 
