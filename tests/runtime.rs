@@ -352,6 +352,20 @@ fn with_file(folder: &Path, name: &str, content: &[u8], part: &serde_json::Value
     Bundle::open(folder).unwrap()
 }
 
+// The fixture's rows are not rounded, so that no product of it is ours.
+#[test]
+fn a_graph_for_products_of_ours_is_opened_where_they_are_and_nowhere_else() {
+    let graph = std::fs::read("tests/fixtures/tiny-generator/model.onnx").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let bundle = with_file(folder.path(), "products.onnx", &graph, &json!({"products": "products.onnx"}));
+    for runtime in with_ours() {
+        let error = Decoder::open(&runtime, &bundle, 1).err().expect("it has no products of ours").to_string();
+        assert!(error.contains("none that we can do"), "{error}");
+    }
+    std::fs::write(folder.path().join("products.onnx"), "nothing that anybody opens").unwrap();
+    assert!(Decoder::open(&runtime().with_instructions(None), &bundle, 1).is_ok());
+}
+
 /// A generator whose second graph, for prompts, differs from the first by what it says: the opposite of all.
 fn with_prefill(folder: &Path) -> Bundle {
     let mut graph = std::fs::read("tests/fixtures/tiny-generator/model.onnx").unwrap();

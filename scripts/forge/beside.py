@@ -4,7 +4,8 @@ The change, of low rank, is brought to `SLOTS` inner values: 8-bit rows that mak
 them of the layer's input, and 4-bit codes, one more block of each output, that
 make the output of them. Both are rounded with the other in view: of our adapters
 that leaves 3 to 8 % of a change, a thirtieth and less of what 4 bits for the whole
-layer would lose.
+layer would lose. What is found may differ in its last bits from processor to
+processor, as the sums of matrices do, and so may the bytes of what is built.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ tokens and more.
 A recipe may ask for a graph for the server's own products, where the processor
 has what they need, instead of both (`"products": ["attention", "gate_up", "down"]`, or
 some of these). Its layers of those kinds keep the 4-bit codes and the steps of the
-GGUF file; those that it has in more bits are of 8 here. The offsets of its blocks are no whole numbers of steps: what they are
+GGUF file; where it has a part of one otherwise, the layer is of 8 bits. The offsets of its blocks are no whole numbers of steps: what they are
 in sixteenths lies beside the zero points (`FINE` after their name, uint8
 [out, blocks]) in a constant that no node reads; with the zero points alone half a
 step of every offset would be left to chance. What the adapter changes is a
@@ -522,7 +522,7 @@ class _Builder:
         rows, depth = shape
         kept = [checkpoint.as_kept(name) for name in names]
         if any(part is None for part in kept):
-            # What the file has more finely is as fine here.
+            # It has no codes of 4 bits for a part of it.
             label = label if self.bits[kind] == 8 else f"{label}.finer"
             return self.matmul_node([x, *self.table(label, names, 8)], shape, 8, bias)
         codes, scales, fine = (np.concatenate(arrays) for arrays in zip(*kept))

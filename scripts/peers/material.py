@@ -284,12 +284,19 @@ class Material:
         write_json(folder / "made-from.json", [source, code])
 
 
-def graphs(folders: Iterable[Path]) -> list[Path]:
-    """The ONNX files of built components, each once: identifiers share some, and a server opens those once too."""
+def graphs(folders: Iterable[Path], ours: bool) -> list[Path]:
+    """The ONNX files of built components that a server opens, each once, as identifiers share some.
+
+    Where it has products of its own it opens no graph for prompts, and one that is for these instead of the first.
+    """
     found: dict[str, Path] = {}
     for folder in folders:
-        for file in read_json(folder / MANIFEST)["files"]:
-            if file["path"].endswith(".onnx"):
+        manifest = read_json(folder / MANIFEST)
+        generator = manifest.get("generator", {})
+        left = {generator.get("prefill") if ours else generator.get("products")}
+        left |= {"model.onnx"} if ours and "products" in generator else set()
+        for file in manifest["files"]:
+            if file["path"].endswith(".onnx") and file["path"] not in left:
                 found.setdefault(file["sha256"], folder / file["path"])
     return list(found.values())
 

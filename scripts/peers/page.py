@@ -24,11 +24,12 @@ HOW = """\
 
 - **Generation.** The weights are the untuned GGUF file of the model. llama.cpp reads it as it is; our graph is built
   from it by the same script as the server's, without the adapter and with the whole head, its linear layers rounded to
-  the grid that `models/<identifier>/model.json` asks for. The server's `alpha-4o-mini` is faster than that, as its head
+  the grid that `models/<identifier>/model.json` asks for, or as the file has them. The server's `alpha-4o-mini` is faster than that, as its head
   has rows for 69,998 of 151,936 tokens, and its `beta-3-haiku` slower by what the adapter beside its weights takes.
-  onnxruntime-genai runs that same graph with its own inputs in front, also over prompts; of `beta-3-haiku`, whose graph
-  for our products it cannot run, the one of 8 bits that other processors have. All sides get the same token ids, decode
-  greedily and generate equally many tokens, past the end of an answer too.
+  onnxruntime-genai runs that same graph with its own inputs in front, also over prompts. Of `beta-3-haiku` it runs the
+  one of 8 bits, which reads twice as much: with the one of 4 bits, of whose zero points ONNX Runtime takes the whole
+  parts alone, it says other things. All sides get the same token ids, decode greedily and generate equally many tokens,
+  past the end of an answer too.
 - **One stream** leaves the first token and the prompt out: tokens after the first, by the time that all take longer
   than the first alone. **Eight streams** count everything, prompts included; ours are eight sequences given to the
   scheduler at once. Where a row names llama.cpp, the faster of its own server with one slot and llama-cpp-python

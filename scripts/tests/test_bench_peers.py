@@ -459,7 +459,25 @@ def test_files_that_identifiers_share_are_opened_once(tmp_path):
         (tmp_path / name).mkdir()
         listed = [{"path": path, "bytes": 1, "sha256": digest} for path, digest in files.items()]
         (tmp_path / name / "manifest.json").write_text(json.dumps({"files": listed}))
-    assert material.graphs([tmp_path / "a", tmp_path / "b"]) == [tmp_path / "a/model.onnx", tmp_path / "b/x.onnx"]
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for ours in (True, False):
+        assert material.graphs(folders, ours) == [tmp_path / "a/model.onnx", tmp_path / "b/x.onnx"]
+
+
+def test_of_a_generator_the_graphs_are_opened_that_the_server_opens(tmp_path):
+    names = ["model.onnx", "prefill.onnx", "products.onnx"]
+
+    def opened(generator, ours):
+        listed = [{"path": name, "bytes": 1, "sha256": name} for name in names]
+        (tmp_path / "manifest.json").write_text(json.dumps({"files": listed, "generator": generator}))
+        return [path.name for path in material.graphs([tmp_path], ours)]
+
+    both = {"prefill": "prefill.onnx", "products": "products.onnx"}
+    assert opened(both, ours=True) == ["products.onnx"]
+    assert opened(both, ours=False) == ["model.onnx", "prefill.onnx"]
+    del names[2]
+    assert opened({"prefill": "prefill.onnx"}, ours=True) == ["model.onnx"]
+    assert opened({"prefill": "prefill.onnx"}, ours=False) == names
 
 
 def test_graphs_are_opened_without_a_server(tmp_path):

@@ -56,7 +56,8 @@ class Beginnings:
         self.tokens = np.fromfile(kept, "<u4").astype(np.int64) if kept else np.arange(part["vocab"])
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = threads, 3
-        graph = folder / part.get("prefill", "model.onnx")
+        # The library cannot multiply what a graph for our own products has; its first graph is the nearest.
+        graph = folder / ("model.onnx" if "products" in part else part.get("prefill", "model.onnx"))
         self.session = onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
         self.caches: dict[int, dict[str, onnxruntime.OrtValue]] = {}
 

@@ -187,7 +187,7 @@ impl Operator for Products {
             let value: Option<i64> = context.get(name);
             value.and_then(|value| usize::try_from(value).ok()).unwrap_or_default()
         };
-        let layout = Layout { bits, fine: whole(FINE) == 1, depth, columns };
+        let layout = Layout { bits, fine: whole(FINE) == 1 && bits == Bits::Four, depth, columns };
         let inner = match whole(INNER) {
             0 => None,
             inner if inner.is_multiple_of(BLOCK) && inner < depth && bits == Bits::Four => {
@@ -202,7 +202,7 @@ impl Operator for Products {
             layout,
             inner,
             before,
-            halved: whole(HEAD) == 1 && columns >= HALVED_FROM,
+            halved: whole(HEAD) == 1 && columns >= HALVED_FROM && bits == Bits::Eight,
             epsilon: epsilon.unwrap_or_default(),
             kernels: self.kernels,
             threads: self.threads,
@@ -308,6 +308,7 @@ impl Product {
             zeros.try_extract_tensor::<u8>()?.1,
             bias,
         )?;
+        // What follows a row is of other bits than what reads it.
         weights.evens_first = layout.bits != self.layout.bits;
         let packed = Packed::new(&weights, self.halved, self.kernels, &self.shared.room, parallel)?;
         let files = self.shared.files.get_or_init(MappedFiles::now);

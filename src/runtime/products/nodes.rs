@@ -63,8 +63,12 @@ impl<'a> Graph<'a> {
         for name in self.nodes.iter().flat_map(|node| &node.inputs).chain(&self.outputs) {
             *readers.entry(name).or_default() += 1;
         }
-        let mut replaced = HashMap::new();
+        let mut replaced: HashMap<usize, Option<Vec<u8>>> = HashMap::new();
         for (index, node) in self.nodes.iter().enumerate().filter(|(_, node)| self.ours(node)) {
+            // Wherever it stands, what is made behind a row is no product by itself.
+            if replaced.get(&index).is_some_and(Option::is_none) {
+                continue;
+            }
             let alone = |name: &Name<'_>| readers.get(name) == Some(&1);
             let inner = self.inner(node).filter(|inner| {
                 let made = inner.nodes.iter().filter_map(|index| self.nodes.get(*index)).flat_map(|node| &node.outputs);
@@ -217,7 +221,10 @@ impl<'a> Graph<'a> {
         let weights = [1, 2, 3].map(|place| node.input(place));
         let [codes, scales, zeros] = weights;
         let in_sixteenths = [zeros, IN_SIXTEENTHS].concat();
-        let fine = node.number("bits") == Some(4) && self.constants.contains_key(in_sixteenths.as_slice());
+        let columns = node.number("N").and_then(|columns| usize::try_from(columns).ok()).unwrap_or_default();
+        let blocks = node.number("K").and_then(|depth| usize::try_from(depth).ok()).unwrap_or_default() / BLOCK;
+        let fine =
+            node.number("bits") == Some(4) && self.is_constant(in_sixteenths.as_slice(), UINT8, &[columns, blocks]);
         let zeros = if fine { in_sixteenths.as_slice() } else { zeros };
         let of_rows = [prepared.rows, codes, scales, zeros, node.input(5), prepared.added, prepared.gain];
         for input in of_rows.into_iter().chain(inner.iter().flat_map(|inner| inner.weights)) {
