@@ -359,7 +359,8 @@ def test_the_report_holds_every_count_and_no_text(fake: Fake, tmp_path: Path, ca
 
     assert cells(out, "hate")[1] == "2/3" and cells(out, "hate")[-4:] == ["1", "1", "1", "2"]
     assert cells(out, "hate, one")[-4:] == ["1", "1", "1", "0"]
-    assert cells(out, "hate, a\\|b&lt;")[-4:] == ["0", "0", "0", "2"]
+    # Of this source no text was harmful, and none was flagged.
+    assert "\nhate, nothing harmful and nothing flagged: a\\|b&lt; 2.\n" in out and "| hate, a" not in out
     assert cells(out, "violence")[-4:] == ["1", "0", "0", "1"]
     assert cells(out, "sexual")[1:3] == ["0/1", "–"] and cells(out, "sexual")[-4:] == ["0", "0", "0", "1"]
     # The third text was judged for hate alone: nobody knows whether it holds other harm.
