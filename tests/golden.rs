@@ -266,7 +266,6 @@ fn a_graph_for_products_of_ours_says_what_the_first_says() {
                 }
             }
         }
-        println!("{id}: {alike} of {tokens} tokens are the likeliest of both");
         assert!(alike * 10 >= tokens * 9, "{id}: {alike} of {tokens} tokens are the likeliest of both");
     }
 }
