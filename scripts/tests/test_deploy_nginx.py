@@ -142,12 +142,17 @@ def test_both_replicas_are_asked_over_kept_connections(balancer: Balancer, repli
 
 
 def test_a_request_keeps_its_id_or_gets_one(balancer: Balancer, replicas: list[Replica]) -> None:
-    balancer.ask(X_Request_Id='mine "quoted"')
+    balancer.ask(X_Request_Id='mine-"quoted"')
     balancer.ask()
+    # Nor does what the server would not take stand in a log.
+    balancer.ask(X_Request_Id="some words of a caller")
+    balancer.ask(X_Request_Id="m" * 129)
     ids = [headers["x-request-id"] for replica in replicas for _, headers, _ in replica.asked]
-    assert 'mine "quoted"' in ids
-    (other,) = [id_ for id_ in ids if id_ != 'mine "quoted"']
-    assert re.fullmatch(r"[0-9a-f]{32}", other)
+    assert 'mine-"quoted"' in ids
+    others = [id_ for id_ in ids if id_ != 'mine-"quoted"']
+    assert len(others) == 3 and all(re.fullmatch(r"[0-9a-f]{32}", other) for other in others)
+    balancer.stop()
+    assert "some words" not in balancer.log("access")
 
 
 def test_a_replica_that_is_gone_loses_nothing(balancer: Balancer, replicas: list[Replica]) -> None:
@@ -279,21 +284,31 @@ def test_the_documentation_is(balancer: Balancer, replicas: list[Replica], path:
     assert status == 200 and [asked for replica in replicas for asked, _, _ in replica.asked] == [path]
 
 
+@pytest.mark.parametrize("path", ["/docs", "/openapi.json"])
+def test_no_body_goes_to_the_documentation(balancer: Balancer, replicas: list[Replica], path: str) -> None:
+    status, answer, _ = balancer.ask(path, b"x" * LIMIT, key=None)
+    assert (status, answer["error"]["code"]) == (400, "body_too_large") and attempts(replicas) == 0
+
+
 def test_the_balancer_is_alive_without_replicas(balancer: Balancer, replicas: list[Replica]) -> None:
     for replica in replicas:
         replica.stop()
     assert balancer.ask("/livez", b"", "GET")[:2] == (200, {"status": "alive"})
 
 
-def test_no_credential_and_no_query_reach_the_log(balancer: Balancer) -> None:
+def test_no_credential_and_no_query_reach_the_log(balancer: Balancer, replicas: list[Replica]) -> None:
     balancer.ask("/v1/guardians/image?note=secret-query", b"x" * LIMIT)
     balancer.ask("/v1/guardians/text?note=secret-query")
+    for replica in replicas:
+        replica.hangs_up = True
+    balancer.ask("/v1/prisms/text?note=secret-query")
     balancer.stop()
     lines = map(json.loads, balancer.log("access").splitlines())
     # In any order: each worker writes its own.
     assert {(line["path"], line["status"]) for line in lines} == {
         ("/v1/guardians/image", 200),
         ("/v1/guardians/text", 200),
+        ("/v1/prisms/text", 500),
     }
     logged = balancer.log("access") + balancer.log("error")
     assert KEY not in logged and "secret-query" not in logged

@@ -10,12 +10,19 @@ from __future__ import annotations
 import re
 import unicodedata
 
-# Soft hyphen, joiners, bidirectional marks, fillers, variation selectors, tags;
+# Signs that end a line, and controls that show nothing.
+ENDS = re.compile("\r\n|[\x0b\x0c\x85\u2028\u2029]")
+CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
+
+# What is shown from right to left, up to its end or that of the line.
+TURNED = re.compile("\u202e([^\u202c\n]*)")
+
+# Soft hyphen, joiners, bidirectional marks, variation selectors, tags;
 # skin tones, which only colour the sign before them; and lines under or through
 # a sign, which strike out a whole text with its gaps and digits.
 INVISIBLE = re.compile(
     "[\u00ad\u0332-\u0338\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f"
-    "\u3164\ufe00-\ufe0f\ufeff\uffa0\U0001f3fb-\U0001f3ff\U000e0000-\U000e0fff]"
+    "\ufe00-\ufe0f\ufeff\U0001f3fb-\U0001f3ff\U000e0000-\U000e0fff]"
 )
 
 # Alphabets in boxes: parenthesised, squared, negative circled, negative
@@ -27,29 +34,63 @@ BOXED = {
     for at, letter in enumerate("abcdefghijklmnopqrstuvwxyz")
 }
 
-# Letters that pass for a Latin one once NFKC has folded the mathematical and
-# wide ones. Unicode Technical Standard 39 lists far more; these are the
-# alphabets that a keyboard or a web page of "fancy text" offers.
+# What looks like a space and counts as a letter or a sign: the empty Braille
+# cell, the fillers of Korean.
+BLANK = {0x2800: " ", 0x3164: " ", 0xFFA0: " "}
+
+# Signs that say nothing and are no punctuation to a tokenizer, which takes the
+# words on either side for one: arrows, operators, frames, blocks, shapes, Braille.
+PATTERN = re.compile("[¦©¬®°±×÷\u2190-\u25ff\u27c0-\u2aff\ufffc\ufffd]")
+
+# Letters that pass for a Latin one once NFKC has folded the mathematical and wide
+# ones, in small. Unicode Technical Standard 39 lists far more; these are the
+# alphabets that a keyboard or a web page of "fancy text" offers: Greek, Cyrillic,
+# Armenian, Latin in another dress, Cherokee, Lisu, syllabics, a rune. Of Latin
+# letters none that a language of millions spells with.
 CONFUSABLE = {
     other: latin
     for latin, others in {
-        "a": "аαաɑᴀ", "b": "бвьβʙ", "c": "сᴄ", "d": "ԁᴅ", "e": "еёεєᴇ", "f": "ƒꜰ", "g": "ɡɢ", "h": "нһհʜ",
-        "i": "іїιıɩɪ", "j": "јᴊ", "k": "кκᴋ", "l": "ӏʟ", "m": "мᴍ", "n": "ηոɴ", "o": "оοσօᴏ",
-        "p": "рρᴘ", "q": "ԛǫ", "r": "гяʀ", "s": "ѕꜱ", "t": "тτᴛ", "u": "υսᴜ", "v": "νᴠ", "w": "ԝωѡᴡ",
-        "x": "хχ", "y": "уγүʏ", "z": "зᴢ",
+        "a": "аαաɑᴀꭺꓮᗩɐ",
+        "b": "бвьβʙᏼꓐᗷƀɓ",
+        "c": "сᴄꮯꓚᑕƈȼ",
+        "d": "ԁᴅꭰꓓᗪɗɖ",
+        "e": "еёεєᴇꭼꓰᗴɇɘ",
+        "f": "ƒꜰꓝᖴ",
+        "g": "ɡɢꮐꓖǥɠ",
+        "h": "нһհʜꮋꓧᕼɦ",
+        "i": "іїιıɩɪꭵꓲɨ",
+        "j": "јᴊꭻꓙᒍɉʝ",
+        "k": "кκᴋꮶꓗᛕƙʞ",
+        "l": "ӏʟꮮꓡᒪƚɫɭ",
+        "m": "мᴍꮇꓟᗰɱ",
+        "n": "ηոɴꓠᑎɲɳ",
+        "o": "оοσօᴏꓳɵ",
+        "p": "рρᴘꮲꓑᑭƥ",
+        "q": "ԛǫᑫ",
+        "r": "гяʀꮢꓣᖇɾɍɼ",
+        "s": "ѕꜱꮪꓢᔕʂ",
+        "t": "тτᴛꭲꓔŧƭʈ",
+        "u": "υսᴜꓴᑌʉ",
+        "v": "νᴠꮩꓦᐯʋ",
+        "w": "ԝωѡᴡꮃꓪᗯ",
+        "x": "хχꓫ",
+        "y": "уγүʏꭹꓬɏƴ",
+        "z": "зᴢꮓꓜƶʐ",
     }.items()
     for other in others
 }
 
-# Of those, the Latin letters in another dress, which no language writes whole words in.
-STYLED = frozenset("ɑᴀʙᴄᴅᴇꜰɡɢʜıɩɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢ")
-
-# Letters of the alphabets that look-alikes are taken from: Greek, Cyrillic, Armenian.
+# Letters of the alphabets that look-alikes are taken from and texts are written in: Greek, Cyrillic, Armenian.
 FOREIGN = re.compile("[\u0386-\u0481\u048a-\u052f\u0531-\u0556\u0561-\u0587\u1f00-\u1fff]")
 
-# Marks of no script, directly behind a visible ASCII sign. NFKC has composed
+# Words in Latin letters from which a text may be in them although it holds others.
+FEW_WORDS = 3
+
+# Marks of no script and signs around numbers of old Cyrillic, directly behind a visible ASCII sign. NFKC has composed
 # those that make a letter; marks on other letters may be how a language is written.
-DECORATION = re.compile("(?<=[!-~])[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+")
+DECORATION = re.compile(
+    "(?<=[!-~])[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ua66f-\ua672\ufe20-\ufe2f]+"
+)
 
 # Digits and signs that stand for a letter inside a word.
 LEET = {"0": "o", "1": "i", "3": "e", "4": "a", "5": "s", "7": "t", "8": "b", "@": "a", "$": "s", "!": "i", "|": "i", "€": "e", "+": "t"}
@@ -76,8 +117,15 @@ LETTER = rf"(?!_)[\w{MARKS}]"
 # Of a word, where a digit is none.
 WORD_LETTER = rf"(?![\d_])[\w{MARKS}]"
 # Up to three signs of one kind stand between letters.
-SPACED = re.compile(rf"(?<!{LETTER}){LETTER}(([ .\-*_·•,/|~:\n])\2{{0,2}}){LETTER}(?:\1{LETTER})+(?!{LETTER})")
+SPACED = re.compile(rf"(?<!{LETTER}){LETTER}(([ .\-*_·•,/|~:\n\t='–—])\2{{0,2}}){LETTER}(?:\1{LETTER})+(?!{LETTER})")
 WORD = re.compile(rf"(?:{WORD_LETTER})+")
+# Of more signs in a row, with whatever space between them, the first ones stay.
+ROW = re.compile(rf"(?:(?!{LETTER})[\s\S])+")
+SIGNS = 8
+SIGNS_KEPT = 3
+# Letters for each part of a word in `CamelCase`, and how often it rises.
+HUMP = 3
+RISES = 2
 REPEATED = re.compile(rf"({WORD_LETTER})\1{{2,}}")
 # Letters that no English word has twice in a row, or hardly one.
 SINGLE = frozenset("ahijkquvyAHIJKQUVY")
@@ -87,16 +135,36 @@ ROMAN = frozenset("ivx")
 
 def normalise(text: str) -> str:
     """The text without invisible signs and disguises, emoji by their names."""
-    text = INVISIBLE.sub("", text).translate(BOXED)
-    text = FOLDED.sub(lambda found: unicodedata.normalize("NFKC", found[0]), text)
-    text = INVISIBLE.sub("", text)
-    text = EMOJI.sub(_name, SAME_EMOJI.sub(r"\1\1", text), count=NAMED)
     # A line ends with one sign, as a gap between letters is of one kind.
-    text = _words(DECORATION.sub("", _fold(text)).replace("\r\n", "\n"))
+    text = CONTROL.sub("", ENDS.sub("\n", text))
+    text = TURNED.sub(lambda found: found[1][::-1], text)
+    text = INVISIBLE.sub("", text).translate(BLANK | BOXED)
+    text = FOLDED.sub(lambda found: unicodedata.normalize("NFKC", found[0]), text)
+    text = PATTERN.sub(" ", INVISIBLE.sub("", text))
+    text = EMOJI.sub(" ", EMOJI.sub(_name, SAME_EMOJI.sub(r"\1\1", text), count=NAMED))
+    text = _words(DECORATION.sub("", _fold(text)))
     # Twice: the gaps of `s.h.!.t` show once its sign is a letter, the word in
     # `k 1 l l` once its gaps are closed.
     text = _words(SPACED.sub(lambda found: found[0].replace(found[1], ""), text))
+    text = WORD.sub(lambda found: _apart(found[0]), ROW.sub(_row, text))
     return WORD.sub(lambda found: _cut(_one_case(found[0])), text)
+
+
+def _row(found: re.Match) -> str:
+    signs = "".join(found[0].split())
+    return found[0] if len(signs) <= SIGNS else f" {signs[:SIGNS_KEPT]} "
+
+
+def _apart(word: str) -> str:
+    """A word in `CamelCase` as the words that it is made of; `wRiTtEn LiKe ThIs` is none."""
+    rises = sum(one.islower() and other.isupper() for one, other in zip(word, word[1:]))
+    begins = [
+        at for at in range(1, len(word))
+        if word[at].isupper() and (word[at - 1].islower() or word[at - 1].isupper() and word[at + 1 : at + 2].islower())
+    ]
+    if rises < RISES or len(word) < HUMP * (len(begins) + 1):
+        return word
+    return " ".join(word[start:end] for start, end in zip([0, *begins], [*begins, len(word)]))
 
 
 def _one_case(word: str) -> str:
@@ -122,22 +190,30 @@ def _latin(c: str) -> bool:
     return c.isascii() and c.isalpha()
 
 
+def _foreign(word: str) -> bool:
+    """Whether a word has a letter of an alphabet that passes for no Latin one."""
+    return any(FOREIGN.match(c) and c.lower() not in CONFUSABLE for c in word)
+
+
 def _fold(text: str) -> str:
     """Confusable letters as Latin ones, unless the text is truly written in their alphabet.
 
-    Some other letter of it tells. Letters of further scripts, accented Latin ones
+    Words with some other letter of it tell, as long as a text in Latin letters
+    does not merely hold a few. Letters of further scripts, accented Latin ones
     among them, say nothing of that.
     """
     if text.isascii():
         return text
-    foreign = {c.lower() for c in FOREIGN.findall(text)}
-    everywhere = foreign <= CONFUSABLE.keys() and any(map(_latin, text))
+    words = WORD.findall(text)
+    latin = sum(any(map(_latin, word)) for word in words)
+    foreign = sum(map(_foreign, words))
+    everywhere = latin > 0 and (foreign == 0 or (latin >= FEW_WORDS and latin > foreign))
 
     def word(found: re.Match) -> str:
         letters = found[0]
-        if not everywhere and not any(_latin(c) or c in STYLED for c in letters):
-            return letters
-        return "".join(CONFUSABLE.get(c.lower(), c) for c in letters)
+        if any(_latin(c) or (c.lower() in CONFUSABLE and not FOREIGN.match(c)) for c in letters) or (everywhere and not _foreign(letters)):
+            return "".join(CONFUSABLE.get(c.lower(), c) for c in letters)
+        return letters
 
     return WORD.sub(word, text)
 

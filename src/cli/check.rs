@@ -3,6 +3,7 @@
 
 use std::{
     io::{self, Write as _},
+    mem::ManuallyDrop,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -24,6 +25,7 @@ use crate::{
     http::Tls,
     registry::{Hashing, Registry, Release},
     runtime::Runtime,
+    service::Services,
     telemetry::Metrics,
 };
 
@@ -184,7 +186,12 @@ fn examine(config: &Config, report: &mut Report) {
     let Some(services) = report.add("models", services, |_| "loaded".into()) else { return };
     let tokio = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let Some(tokio) = report.add("threads", tokio, |_| "started".into()) else { return };
-    for status in tokio.block_on(services.readiness()).models {
+    let readiness = tokio.block_on(services.readiness());
+    if !readiness.ready {
+        // A model that hangs would be waited for, and nobody told which one it is.
+        let _: ManuallyDrop<Services> = ManuallyDrop::new(services);
+    }
+    for status in readiness.models {
         let inference = if status.ready { Ok(()) } else { Err("no answer; look at the log of `dichroic serve`") };
         report.add(&format!("{} {}", status.id, status.component), inference, |()| {
             format!("answered on {}, {}", status.device, status.sha256.get(..12).unwrap_or_default())

@@ -83,11 +83,15 @@ pub fn run() -> ExitCode {
     match dispatch(cli) {
         Ok(code) => code,
         Err(error) => {
-            // A closed standard error leaves nobody to tell.
-            let _ = writeln!(std::io::stderr().lock(), "dichroic: {error:#}");
+            tell(&error);
             ExitCode::FAILURE
         }
     }
+}
+
+fn tell(error: &anyhow::Error) {
+    // A closed standard error leaves nobody to tell.
+    let _ = writeln!(std::io::stderr().lock(), "dichroic: {error:#}");
 }
 
 fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {

@@ -7,10 +7,10 @@ use tokio::net::TcpListener;
 
 use super::compose::{Composer, placed, text_budget};
 use crate::{
-    access::{Fallback, KeyStore, Limiter, MemoryLimiter, RedisLimiter},
+    access::{Fallback, KeyStore, Limiter, MemoryLimiter, RedisLimiter, Reload},
     config::{Config, LogFormat},
     domain::Device,
-    http::{self, App, BodyLimits, ServeOptions, Tls},
+    http::{self, App, BodyLimits, ServeOptions, Tls, TlsReload},
     lifecycle::Lifecycle,
     registry::{Hashing, Registry},
     runtime::{Runtime, give_back_what_is_free},
@@ -60,9 +60,12 @@ pub(super) fn run(config: Config) -> anyhow::Result<()> {
     traces.shutdown(LAST_TRACES);
     // Tasks that ignore the hard stop must not keep the process.
     tokio.shutdown_timeout(Duration::from_secs(1));
-    result?;
+    if let Err(error) = result {
+        super::tell(&error);
+        leave(1);
+    }
     tracing::info!("stopped");
-    leave()
+    leave(0)
 }
 
 /// What is made before the socket is opened.
@@ -86,7 +89,7 @@ fn load(config: &Config) -> anyhow::Result<Loaded> {
         tracing::warn!(%error, "device = auto: the models compute on the CPU");
     }
     let device = runtime.device();
-    tracing::info!(%device, "device chosen");
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), %device, "device chosen");
     let hashing = Hashing::unwatched(config.threads);
     let registry = Registry::open_for(device, &config.models_dir, &config.models, hashing)?;
     workers(config.threads.get()).build_global().context("cannot start the pool")?;
@@ -97,20 +100,35 @@ fn load(config: &Config) -> anyhow::Result<Loaded> {
 /// From the open socket to the end of the last request.
 async fn serve(config: &Config, loaded: &Loaded, traces: &Traces, lifecycle: &Lifecycle) -> anyhow::Result<()> {
     let Loaded { keys, tls, metrics, device, services } = loaded;
-    let listener = TcpListener::bind(config.listen)
-        .await
-        .with_context(|| format!("cannot listen on {}; is the port taken?", config.listen))?;
+    let listener = TcpListener::bind(config.listen).await.with_context(|| {
+        let hint = "is the port taken, or below 1024 and for root alone?";
+        format!("cannot listen on {}; {hint}", config.listen)
+    })?;
     let readiness = unless_stopped(lifecycle, services.readiness()).await;
     anyhow::ensure!(readiness.ready, "a model does not answer; run `dichroic check`");
     // Now that every model has answered once: what they need from here on stays.
     give_back_what_is_free();
     let limiter = unless_stopped(lifecycle, limiter(config, Arc::clone(metrics))).await?;
     every_round(lifecycle, metrics, "keys", {
-        let keys = Arc::clone(keys);
-        move || _ = keys.reload_if_changed()
+        let (keys, refused) = (Arc::clone(keys), metrics.reload_refused.with_label_values(&["keys"]));
+        move || match keys.reload_if_changed() {
+            Reload::Unchanged => {}
+            Reload::Loaded { .. } => refused.set(0),
+            Reload::Kept => refused.set(1),
+        }
     });
     if let Some(tls) = tls.clone() {
-        every_round(lifecycle, metrics, "tls", move || _ = tls.reload_if_changed());
+        let (refused, expiry) =
+            (metrics.reload_refused.with_label_values(&["tls"]), metrics.certificate_expiry.clone());
+        expiry.set(tls.validity().until.unix_timestamp());
+        every_round(lifecycle, metrics, "tls", move || match tls.reload_if_changed() {
+            TlsReload::Unchanged => {}
+            TlsReload::Loaded => {
+                refused.set(0);
+                expiry.set(tls.validity().until.unix_timestamp());
+            }
+            TlsReload::Kept => refused.set(1),
+        });
     }
     if text_budget(config, *device).is_none() {
         let (services, soft) = (Arc::clone(services), lifecycle.soft().clone());
@@ -144,15 +162,15 @@ async fn serve(config: &Config, loaded: &Loaded, traces: &Traces, lifecycle: &Li
 async fn unless_stopped<T>(lifecycle: &Lifecycle, part: impl Future<Output = T>) -> T {
     let Some(done) = lifecycle.soft().run_until_cancelled(part).await else {
         tracing::info!("stopped before it served");
-        leave()
+        leave(0)
     };
     done
 }
 
-/// Ends the process as a stop that was asked for. What still loads, measures or hangs in a model's library is not waited
-/// for; nor do that library's own last acts run, which must not happen under those threads.
-fn leave() -> ! {
-    signal_hook::low_level::exit(0)
+/// Ends the process. What still loads, measures or hangs in a model's library is not waited for; nor do that library's own
+/// last acts run, which must not happen under those threads.
+fn leave(code: i32) -> ! {
+    signal_hook::low_level::exit(code)
 }
 
 /// The pool that loads the models, and then decodes pictures, cuts out what is written in them, and tokenises long

@@ -4,49 +4,55 @@
 //! `tests/fixtures/normalise.json` holds both to the same answers). Whoever calls this scores the raw text too:
 //! what is folded here may have been meant.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::HashMap, sync::LazyLock};
 
 use unicode_normalization::{UnicodeNormalization, char::is_combining_mark};
 
-/// Letters that pass for a Latin one once NFKC has folded the mathematical and wide ones. Unicode Technical
-/// Standard 39 lists far more; these are the alphabets that a keyboard or a page of "fancy text" offers.
+/// Letters that pass for a Latin one once NFKC has folded the mathematical and wide ones, in small. Unicode Technical
+/// Standard 39 lists far more; these are the alphabets that a keyboard or a page of "fancy text" offers: Greek, Cyrillic,
+/// Armenian, Latin in another dress, Cherokee, Lisu, syllabics, a rune. Of Latin letters none that a language of millions
+/// spells with.
 const CONFUSABLE: &[(char, &str)] = &[
-    ('a', "аαաɑᴀ"),
-    ('b', "бвьβʙ"),
-    ('c', "сᴄ"),
-    ('d', "ԁᴅ"),
-    ('e', "еёεєᴇ"),
-    ('f', "ƒꜰ"),
-    ('g', "ɡɢ"),
-    ('h', "нһհʜ"),
-    ('i', "іїιıɩɪ"),
-    ('j', "јᴊ"),
-    ('k', "кκᴋ"),
-    ('l', "ӏʟ"),
-    ('m', "мᴍ"),
-    ('n', "ηոɴ"),
-    ('o', "оοσօᴏ"),
-    ('p', "рρᴘ"),
-    ('q', "ԛǫ"),
-    ('r', "гяʀ"),
-    ('s', "ѕꜱ"),
-    ('t', "тτᴛ"),
-    ('u', "υսᴜ"),
-    ('v', "νᴠ"),
-    ('w', "ԝωѡᴡ"),
-    ('x', "хχ"),
-    ('y', "уγүʏ"),
-    ('z', "зᴢ"),
+    ('a', "аαաɑᴀꭺꓮᗩɐ"),
+    ('b', "бвьβʙᏼꓐᗷƀɓ"),
+    ('c', "сᴄꮯꓚᑕƈȼ"),
+    ('d', "ԁᴅꭰꓓᗪɗɖ"),
+    ('e', "еёεєᴇꭼꓰᗴɇɘ"),
+    ('f', "ƒꜰꓝᖴ"),
+    ('g', "ɡɢꮐꓖǥɠ"),
+    ('h', "нһհʜꮋꓧᕼɦ"),
+    ('i', "іїιıɩɪꭵꓲɨ"),
+    ('j', "јᴊꭻꓙᒍɉʝ"),
+    ('k', "кκᴋꮶꓗᛕƙʞ"),
+    ('l', "ӏʟꮮꓡᒪƚɫɭ"),
+    ('m', "мᴍꮇꓟᗰɱ"),
+    ('n', "ηոɴꓠᑎɲɳ"),
+    ('o', "оοσօᴏꓳɵ"),
+    ('p', "рρᴘꮲꓑᑭƥ"),
+    ('q', "ԛǫᑫ"),
+    ('r', "гяʀꮢꓣᖇɾɍɼ"),
+    ('s', "ѕꜱꮪꓢᔕʂ"),
+    ('t', "тτᴛꭲꓔŧƭʈ"),
+    ('u', "υսᴜꓴᑌʉ"),
+    ('v', "νᴠꮩꓦᐯʋ"),
+    ('w', "ԝωѡᴡꮃꓪᗯ"),
+    ('x', "хχꓫ"),
+    ('y', "уγүʏꭹꓬɏƴ"),
+    ('z', "зᴢꮓꓜƶʐ"),
 ];
 
-/// Of those, the Latin letters in another dress, which no language writes whole words in.
-const STYLED: &str = "ɑᴀʙᴄᴅᴇꜰɡɢʜıɩɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢ";
+static LATIN: LazyLock<HashMap<char, char>> = LazyLock::new(|| {
+    CONFUSABLE.iter().flat_map(|&(latin, others)| others.chars().map(move |other| (other, latin))).collect()
+});
 
 /// Where alphabets of 26 letters in boxes begin: parenthesised, squared, negative circled, negative squared, regional
 /// indicators.
 ///
 /// A flag is two of the last and reads as its country's code, `fr`: nothing tells it from letters that spell a word.
 const BOXED: [char; 5] = ['\u{249c}', '\u{1f130}', '\u{1f150}', '\u{1f170}', '\u{1f1e6}'];
+
+/// Words in Latin letters from which a text may be in them although it holds others.
+const FEW_WORDS: usize = 3;
 
 /// Emoji that are spelled out.
 const NAMED: usize = 64;
@@ -57,25 +63,43 @@ const SINGLE: &str = "ahijkquvyAHIJKQUVY";
 const ROMAN: &str = "ivx";
 
 /// Between spaced-out letters, up to [`WIDEST`] of the same.
-const GAPS: &str = " .-*_·•,/|~:\n";
+const GAPS: &str = " .-*_·•,/|~:\n\t='–—";
 const WIDEST: usize = 3;
+
+/// Signs in a row, with whatever space between them, that are no ornament any more but fill a window of the classifier:
+/// of more the first [`SIGNS_KEPT`] stay.
+const SIGNS: usize = 8;
+const SIGNS_KEPT: usize = 3;
+
+/// Letters for each part of a word in `CamelCase`, at least, and how often it rises: else it is `wRiTtEn LiKe ThIs`.
+const HUMP: usize = 3;
+const RISES: usize = 2;
 
 /// The text without invisible signs and disguises; itself where it has none, as most have.
 #[must_use]
 pub(crate) fn normalise(text: &str) -> Cow<'_, str> {
+    let lines = with_line_ends(text);
     // Of ASCII nothing is folded: most texts are spared that.
-    let latin = if text.is_ascii() { Cow::Borrowed(text) } else { Cow::Owned(folded(text)) };
-    let latin = then(latin, with_line_ends);
+    let latin = if lines.is_ascii() { lines } else { Cow::Owned(folded(&lines)) };
     // Twice: the gaps of `s.h.!.t` show once its sign is a letter, the word in `k 1 l l` once its gaps are closed.
     let latin = then(latin, |text| map_runs(text, is_no_space, without_leet));
     let latin = then(latin, with_gaps_closed);
     let latin = then(latin, |text| map_runs(text, is_no_space, without_leet));
+    let latin = then(latin, |text| map_runs(text, is_sign, with_row_cut));
+    let latin = then(latin, |text| map_runs(text, is_letter_or_mark, with_humps_apart));
     then(latin, |text| map_runs(text, is_letter_or_mark, |word| then(in_one_case(word), with_repeats_cut)))
 }
 
-/// A line ends with one sign, as a gap between letters is of one kind.
+/// A line ends with one sign, as a gap between letters is of one kind. Other controls show nothing, and some tokenizers
+/// join what they part.
 fn with_line_ends(text: &str) -> Cow<'_, str> {
-    if text.contains("\r\n") { text.replace("\r\n", "\n").into() } else { text.into() }
+    let ends = |c: char| matches!(c, '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}');
+    let shows = |c: char| !c.is_control() || matches!(c, '\t' | '\n' | '\r');
+    if !text.contains("\r\n") && text.chars().all(|c| shows(c) && !ends(c)) {
+        return text.into();
+    }
+    let lines = text.replace("\r\n", "\n").replace(ends, "\n");
+    lines.chars().filter(|&c| shows(c)).collect()
 }
 
 /// What `change` makes of a text; what it only borrows is that text.
@@ -98,16 +122,76 @@ fn is_no_space(c: char) -> bool {
 
 /// The text without invisible signs and decoration, in plain letters where they pass for such.
 fn folded(text: &str) -> String {
-    let visible: String = text.chars().filter(|&c| !is_invisible(c)).map(unboxed).collect();
+    let visible: String = turned(text).chars().filter(|&c| !is_invisible(c)).map(blank).map(unboxed).collect();
     let mut folded = String::with_capacity(visible.len());
     for part in visible.split_inclusive(is_lone_jamo) {
         // Lone Korean letters stay: NFKC would tear them from the alphabet that people type.
         let end = part.char_indices().next_back().filter(|&(_, c)| is_lone_jamo(c)).map_or(part.len(), |(at, _)| at);
-        folded.extend(part[..end].nfkc().filter(|&c| !is_invisible(c)));
+        let plain = part[..end].nfkc().filter(|&c| !is_invisible(c));
+        folded.extend(plain.map(|c| if is_pattern(c) { ' ' } else { c }));
         folded.push_str(&part[end..]);
     }
     let named = with_emoji_named(&folded);
     without_decoration(&with_confusables_folded(&named))
+}
+
+/// What an override has shown from right to left, up to its end or that of the line, in the order in which it is read.
+fn turned(text: &str) -> Cow<'_, str> {
+    const OVERRIDE: char = '\u{202e}';
+    let Some((before, mut rest)) = text.split_once(OVERRIDE) else { return text.into() };
+    let mut out = before.to_owned();
+    loop {
+        let end = rest.find(['\u{202c}', '\n']).unwrap_or(rest.len());
+        out.extend(rest[..end].chars().rev());
+        let Some((between, next)) = rest[end..].split_once(OVERRIDE) else {
+            out.push_str(&rest[end..]);
+            return out.into();
+        };
+        out.push_str(between);
+        rest = next;
+    }
+}
+
+/// A word in `CamelCase` as the words that it is made of.
+fn with_humps_apart(word: &str) -> Cow<'_, str> {
+    let shortest = HUMP * (RISES + 1);
+    if word.len() < shortest || word.chars().skip(1).all(|c| !c.is_uppercase()) {
+        return word.into();
+    }
+    let chars: Vec<char> = word.chars().collect();
+    let rises = |pair: &[char; 2]| pair[0].is_lowercase() && pair[1].is_uppercase();
+    let begins = |at: usize| {
+        let [before, here] = [chars[at - 1], chars[at]];
+        let ends_capitals = || before.is_uppercase() && chars.get(at + 1).is_some_and(|next| next.is_lowercase());
+        here.is_uppercase() && (before.is_lowercase() || ends_capitals())
+    };
+    let parts = 1 + (1..chars.len()).filter(|&at| begins(at)).count();
+    if chars.array_windows().filter(|pair| rises(pair)).count() < RISES || chars.len() < HUMP * parts {
+        return word.into();
+    }
+    let mut out = String::with_capacity(word.len() + parts);
+    for (at, &c) in chars.iter().enumerate() {
+        if at > 0 && begins(at) {
+            out.push(' ');
+        }
+        out.push(c);
+    }
+    out.into()
+}
+
+/// A row of more than [`SIGNS`] signs as its first ones.
+fn with_row_cut(row: &str) -> Cow<'_, str> {
+    let signs = row.chars().filter(|&c| is_no_space(c));
+    if row.len() <= SIGNS || signs.clone().nth(SIGNS).is_none() {
+        return row.into();
+    }
+    let kept: String = signs.take(SIGNS_KEPT).collect();
+    format!(" {kept} ").into()
+}
+
+/// What is neither letter nor digit.
+fn is_sign(c: char) -> bool {
+    !c.is_numeric() && !is_letter_or_mark(c)
 }
 
 /// A word with a capital behind its first letter in small ones: `kIlL`, `KILL`. Some tokenizers tell them apart.
@@ -115,14 +199,27 @@ fn in_one_case(word: &str) -> Cow<'_, str> {
     if word.chars().skip(1).any(char::is_uppercase) { word.to_lowercase().into() } else { word.into() }
 }
 
-/// Soft hyphen, joiners, bidirectional marks, fillers, variation selectors, tags; skin tones, which only colour the
+/// Soft hyphen, joiners, bidirectional marks, variation selectors, tags; skin tones, which only colour the
 /// sign before them; and lines under or through a sign, which strike out a whole text with its gaps and digits.
 fn is_invisible(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{332}'..='\u{338}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
         | '\u{180b}'..='\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-        | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{1f3fb}'..='\u{1f3ff}'
+        | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{1f3fb}'..='\u{1f3ff}'
         | '\u{e0000}'..='\u{e0fff}')
+}
+
+/// A space for what looks like one and counts as a letter or a sign: the empty Braille cell, the fillers of Korean.
+fn blank(c: char) -> char {
+    if matches!(c, '\u{2800}' | '\u{3164}' | '\u{ffa0}') { ' ' } else { c }
+}
+
+/// Signs that say nothing and are no punctuation to a tokenizer, which takes the words on either side for one: arrows,
+/// operators, frames, blocks, shapes, Braille.
+fn is_pattern(c: char) -> bool {
+    matches!(c,
+        '¦' | '©' | '¬' | '®' | '°' | '±' | '×' | '÷' | '\u{2190}'..='\u{25ff}' | '\u{27c0}'..='\u{2aff}'
+        | '\u{fffc}' | '\u{fffd}')
 }
 
 /// The small letter that is boxed in `c`; any other sign as it is.
@@ -168,7 +265,7 @@ fn with_emoji_named(text: &str) -> String {
             out.push_str(&shape.join(" "));
             out.push(' ');
         } else if repeats <= 2 {
-            out.push(c);
+            out.push(' ');
         }
     }
     out
@@ -183,11 +280,12 @@ fn lower(c: char) -> char {
 }
 
 fn confusable(c: char) -> Option<char> {
-    let c = lower(c);
-    if c.is_ascii() {
-        return None;
-    }
-    CONFUSABLE.iter().find(|(_, others)| others.contains(c)).map(|&(latin, _)| latin)
+    if c.is_ascii() { None } else { LATIN.get(&lower(c)).copied() }
+}
+
+/// A letter that passes for a Latin one, and that no language of ours writes whole words in.
+fn is_styled(c: char) -> bool {
+    confusable(c).is_some() && !is_foreign(c)
 }
 
 /// What a word is made of: vowel signs and other marks belong to the letter before them.
@@ -195,26 +293,32 @@ fn is_letter_or_mark(c: char) -> bool {
     if c.is_ascii() { c.is_ascii_alphabetic() } else { c.is_alphabetic() || is_combining_mark(c) }
 }
 
-/// Letters of the alphabets that look-alikes are taken from: Greek, Cyrillic, Armenian.
+/// Letters of the alphabets that look-alikes are taken from and texts are written in: Greek, Cyrillic, Armenian.
 fn is_foreign(c: char) -> bool {
     matches!(c,
         '\u{386}'..='\u{481}' | '\u{48a}'..='\u{52f}' | '\u{531}'..='\u{556}' | '\u{561}'..='\u{587}'
         | '\u{1f00}'..='\u{1fff}')
 }
 
-/// Confusable letters as Latin ones, unless the text is truly written in their alphabet: some other letter of it tells.
-/// Letters of further scripts, accented Latin ones among them, say nothing of that.
+/// Confusable letters as Latin ones, unless the text is truly written in their alphabet: words with some other letter of it
+/// tell, as long as a text in Latin letters does not merely hold a few. Letters of further scripts, accented Latin ones
+/// among them, say nothing of that.
 fn with_confusables_folded(text: &str) -> String {
     if text.is_ascii() {
         return text.to_owned();
     }
-    let everywhere = text.chars().filter(|&c| is_foreign(c)).all(|c| confusable(c).is_some())
-        && text.chars().any(|c| c.is_ascii_alphabetic());
+    let is_latin = |word: &str| word.chars().any(|c| c.is_ascii_alphabetic());
+    let is_true = |word: &str| word.chars().any(|c| is_foreign(c) && confusable(c).is_none());
+    let words = || text.split(|c| !is_letter_or_mark(c));
+    let (latin, foreign) =
+        (words().filter(|word| is_latin(word)).count(), words().filter(|word| is_true(word)).count());
+    let everywhere = latin > 0 && (foreign == 0 || latin >= FEW_WORDS && latin > foreign);
     map_runs(text, is_letter_or_mark, |word| {
-        if !everywhere && !word.chars().any(|c| c.is_ascii_alphabetic() || STYLED.contains(c)) {
-            return word.into();
+        if is_latin(word) || word.chars().any(is_styled) || everywhere && !is_true(word) {
+            word.chars().map(|c| confusable(c).unwrap_or(c)).collect()
+        } else {
+            word.into()
         }
-        word.chars().map(|c| confusable(c).unwrap_or(c)).collect()
     })
     .into_owned()
 }
@@ -232,11 +336,11 @@ fn without_decoration(text: &str) -> String {
         .collect()
 }
 
-/// The blocks of combining marks that belong to no script.
+/// The blocks of combining marks that belong to no script, and the signs around numbers of old Cyrillic.
 fn is_decoration(c: char) -> bool {
     matches!(c,
-        '\u{300}'..='\u{36f}' | '\u{1ab0}'..='\u{1aff}' | '\u{1dc0}'..='\u{1dff}' | '\u{20d0}'..='\u{20ff}'
-        | '\u{fe20}'..='\u{fe2f}')
+        '\u{300}'..='\u{36f}' | '\u{483}'..='\u{489}' | '\u{1ab0}'..='\u{1aff}' | '\u{1dc0}'..='\u{1dff}'
+        | '\u{20d0}'..='\u{20ff}' | '\u{a66f}'..='\u{a672}' | '\u{fe20}'..='\u{fe2f}')
 }
 
 fn unleet(c: char) -> Option<char> {

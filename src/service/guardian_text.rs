@@ -148,7 +148,7 @@ impl TextGuardian {
         deadline: Instant,
     ) -> Result<Vec<Judgement>, ServiceError> {
         match &self.cache {
-            Some(cache) => cache.judge(&texts, |texts| self.classify(texts, deadline)).await,
+            Some(cache) => cache.judge(&texts, deadline, |texts| self.classify(texts, deadline)).await,
             None => self.classify(texts, deadline).await,
         }
     }

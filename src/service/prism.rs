@@ -240,14 +240,11 @@ fn best(tasks: &[Vec<Candidate>]) -> Vec<&Candidate> {
         choices = choices.iter().flat_map::<Vec<Vec<&Candidate>>, _>(longer).collect();
     }
     // Of equals the first one: what was written greedily.
-    choices
-        .into_iter()
-        .rev()
-        .max_by(|one, other| {
-            let ((fit, score), (others_fit, others_score)) = (worth(one), worth(other));
-            fit.cmp(&others_fit).then(score.total_cmp(&others_score))
-        })
-        .unwrap_or_default()
+    let valued = choices.into_iter().rev().map(|choice| (worth(&choice), choice));
+    let best = valued.max_by(|((fit, score), _), ((others_fit, others_score), _)| {
+        fit.cmp(others_fit).then(score.total_cmp(others_score))
+    });
+    best.map(|(_, choice)| choice).unwrap_or_default()
 }
 
 pub(super) async fn express(desk: Desk<'_>, text: ValidText, deadline: Instant) -> Result<Prism, ServiceError> {
@@ -354,7 +351,10 @@ async fn assessed(
             judgement.positive = judgement.positive.or(seen.positive);
         }
     }
-    let bounds: Vec<Option<f64>> = tries.iter().map(|one| desk.writer.least_right(one.task)).collect();
+    // It was learned of English texts, as was how replies begin.
+    let english = language::is_answered_in_english(text.as_str());
+    let least_right = |one: &Try| desk.writer.least_right(one.task).filter(|_| english);
+    let bounds: Vec<Option<f64>> = tries.iter().map(least_right).collect();
     let opinion = match desk.judge.filter(|_| bounds.iter().any(Option::is_some)) {
         Some(judge) => {
             let answered = tries.iter().zip(&answers).zip(&bounds).filter(|(_, bound)| bound.is_some());
@@ -365,7 +365,6 @@ async fn assessed(
     };
     let read = opinion.as_ref().map(|opinion| opinion.moods);
     let moods = moods.or(read).or_else(|| answers.iter().find_map(|answer| answer.moods));
-    // It was learned of English texts, and how replies begin is known of English ones.
     let moods = moods.filter(|_| language::is_english(text.as_str()));
     let mut verdicts = opinion.map_or_else(Vec::new, |opinion| opinion.right).into_iter();
     let right = bounds.into_iter().map(|least| Some(Right { least: least?, probability: verdicts.next()? }));

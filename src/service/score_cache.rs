@@ -13,7 +13,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::{ServiceError, guardian_text::Judgement};
+use super::{ServiceError, guardian_text::Judgement, text_model::INLINE_BYTES};
 use crate::telemetry::ModelMetrics;
 
 /// How long a request waits for what others are judging: longer than a pass and a short queue take, so that in a burst
@@ -46,6 +46,8 @@ enum Place {
     Known(Judgement),
     /// This request judges it.
     Mine(OwnedMutexGuard<Option<Judgement>>),
+    /// This request does, and takes long: others need not wait for it.
+    Open(Slot),
     /// Another request does, or this one for an equal text.
     Awaited(Slot),
     /// Whoever was to judge it failed, left or takes too long.
@@ -79,23 +81,35 @@ impl ScoreCache {
     pub(super) async fn judge<F>(
         &self,
         texts: &[String],
+        deadline: std::time::Instant,
         classify: impl Fn(Vec<String>) -> F,
     ) -> Result<Vec<Judgement>, ServiceError>
     where
         F: Future<Output = Result<Vec<Judgement>, ServiceError>>,
     {
-        let mut places: Vec<Place> = texts.iter().map(|text| self.place(text)).collect();
+        let long = texts.iter().map(String::len).sum::<usize>() > INLINE_BYTES;
+        let mut places: Vec<Place> = texts.iter().map(|text| self.place(text, long)).collect();
         // Before anybody is waited for: two requests that wait for each other's texts would wait for ever.
-        let mine = chosen(texts, &places, |place| matches!(place, Place::Mine(_)));
+        let mine = chosen(texts, &places, |place| matches!(place, Place::Mine(_) | Place::Open(_)));
         let mut judged = self.classified(mine, &classify).await?.into_iter();
         for place in &mut places {
-            if let Place::Mine(slot) = place {
-                let judgement = judged.next().ok_or(ServiceError::Internal)?;
-                **slot = Some(judgement);
-                *place = Place::Known(judgement);
+            if !matches!(place, Place::Mine(_) | Place::Open(_)) {
+                continue;
+            }
+            let judgement = judged.next().ok_or(ServiceError::Internal)?;
+            match std::mem::replace(place, Place::Known(judgement)) {
+                Place::Mine(mut slot) => *slot = Some(judgement),
+                Place::Open(slot) => {
+                    if let Ok(mut free) = slot.try_lock() {
+                        *free = Some(judgement);
+                    }
+                }
+                _ => {}
             }
         }
-        let patience = Instant::now() + PATIENCE;
+        // Enough is left to judge here what nobody answers.
+        let now = Instant::now();
+        let patience = now + PATIENCE.min(deadline.saturating_duration_since(now.into_std()) / 2);
         for place in &mut places {
             if let Place::Awaited(slot) = place {
                 let found = timeout_at(patience, slot.lock()).await.ok().and_then(|judged| *judged);
@@ -119,7 +133,7 @@ impl ScoreCache {
         self.slots.run_pending_tasks();
     }
 
-    fn place(&self, text: &str) -> Place {
+    fn place(&self, text: &str, long: bool) -> Place {
         let slot = self.slots.get_with(self.hash(text), Slot::default);
         match Arc::clone(&slot).try_lock_owned() {
             Ok(held) => match *held {
@@ -127,6 +141,7 @@ impl ScoreCache {
                     self.metrics.cache_hits.inc();
                     Place::Known(judgement)
                 }
+                None if long => Place::Open(slot),
                 None => Place::Mine(held),
             },
             Err(_) => Place::Awaited(slot),
@@ -213,7 +228,8 @@ mod tests {
     type Answer = Result<Vec<Judgement>, ServiceError>;
 
     async fn ask(cache: &ScoreCache, classifier: &Classifier, texts: &[&str]) -> Answer {
-        cache.judge(&all(texts), |texts| classifier.clone().classify(texts)).await
+        let deadline = std::time::Instant::now() + Duration::from_secs(30);
+        cache.judge(&all(texts), deadline, |texts| classifier.clone().classify(texts)).await
     }
 
     fn counted(cache: &ScoreCache) -> (u64, u64) {
@@ -278,6 +294,24 @@ mod tests {
         }
         assert_eq!(asked.elapsed(), Duration::ZERO, "who left holds nothing up");
         assert_eq!(quick.asked().len(), 3, "and what is judged then is remembered");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_a_long_request() {
+        let (cache, slow, quick) = (Arc::new(cache(100)), Classifier::new(0), Classifier::new(9));
+        let long: &'static str = "long ".repeat(INLINE_BYTES / 5 + 1).leak();
+        let first = {
+            let (cache, slow) = (Arc::clone(&cache), slow.clone());
+            tokio::spawn(async move { ask(&cache, &slow, &["hello", "again", long]).await })
+        };
+        settle().await;
+        let asked = Instant::now();
+        assert_eq!(ask(&cache, &quick, &["hello"]).await.unwrap(), [judgement("hello")]);
+        assert_eq!(asked.elapsed(), Duration::ZERO);
+        slow.leave.add_permits(1);
+        assert_eq!(first.await.unwrap().unwrap(), ["hello", "again", long].map(judgement));
+        assert_eq!(ask(&cache, &quick, &["again"]).await.unwrap(), [judgement("again")]);
+        assert_eq!(quick.asked(), [all(&["hello"])], "and what it says is remembered");
     }
 
     #[tokio::test]

@@ -282,7 +282,9 @@ fn finished(raw: &str, finish: Finish, input: &str, task: Task) -> Written {
     // Half a character at the end of the tokens, or a quotation that was not closed; an inch in the text is none.
     let odd = |said: &str| said.matches('"').count() % 2 == 1;
     let open = text.contains(char::REPLACEMENT_CHARACTER) || odd(&text) && !odd(input);
-    Written { whole: done.is_some() && fits && !open && !lacks, text, doubt: 0.0, moods: None }
+    // "Well done! You finished it.": what says little alone was left with the next one.
+    let more = task == Task::Reply && sentence_count(&text) > 1;
+    Written { whole: done.is_some() && fits && !open && !lacks && !more, text, doubt: 0.0, moods: None }
 }
 
 /// A seed from the input, so that the same request gives the same answer (FNV-1a, 64 bit).
@@ -487,6 +489,7 @@ mod tests {
         assert!(!whole("今日は雨でしたが傘を", Finish::Length, Task::Reply));
         assert!(!whole("All is well \u{fffd}", Finish::Stop, express));
         assert!(!whole("She said \"well done", Finish::Stop, Task::Reply));
+        assert!(!whole("Well done! You finished it.", Finish::Stop, Task::Reply), "a reply is one sentence");
         let of = |input, raw, finish| finished(raw, finish, input, express).whole;
         assert!(of(
             "My new 27\" monitor is broken.",

@@ -31,6 +31,12 @@ pub struct Metrics {
     pub task_panics: IntCounterVec,
     /// Batches of spans posted to the collector, by outcome, one of [`OUTCOMES`]; each attempt counts.
     pub trace_posts: IntCounterVec,
+    /// 1, with the version of the server.
+    pub build_info: IntGaugeVec,
+    /// 1 while a file that changed cannot be used and what it held before stays in force, by file, one of [`FILES`].
+    pub reload_refused: IntGaugeVec,
+    /// When the certificate that is served ends, in seconds since 1970; 0 without one.
+    pub certificate_expiry: IntGauge,
     /// 1 for every loaded model, with its hash and device.
     pub model_info: IntGaugeVec,
     /// 1 for every model that had answered of late when readiness was last asked for; 0 where it had not, or the answer
@@ -110,6 +116,8 @@ pub const TASKS: [&str; 7] = ["request", "body", "text", "picture", "keys", "tls
 /// and callers who did not wait. The other values of that label are the codes of all other errors.
 pub const REFUSALS: [&str; 6] =
     ["overloaded", "rate_limit_exceeded", "missing_api_key", "invalid_api_key", "insufficient_scope", "caller_left"];
+/// What is read again while the server runs: the key file, and the files of TLS together.
+pub const FILES: [&str; 2] = ["keys", "tls"];
 /// How a batch of spans may fare.
 pub const OUTCOMES: [&str; 2] = ["sent", "failed"];
 
@@ -155,6 +163,12 @@ impl Metrics {
             regenerated: make.counters("regenerated_total", "Generated answers made again.", &["reason"])?,
             task_panics: make.counters("task_panics_total", "Panics outside of the models' workers.", &["task"])?,
             trace_posts: make.counters("trace_posts_total", "Batches of spans posted.", &["outcome"])?,
+            build_info: make.gauges("build_info", "The server's version.", &["version"])?,
+            reload_refused: make.gauges("reload_refused", "Changed files that cannot be used.", &["file"])?,
+            certificate_expiry: make.gauge(
+                "certificate_expiry_seconds",
+                "When the served certificate ends, in seconds since 1970; 0 without one.",
+            )?,
             model_info: make.gauges("model_info", "Loaded models.", &["model", "component", "sha256", "device"])?,
             ready: make.gauges("ready", "Models that answer, when readiness was last asked for.", MODEL)?,
             tokenization_seconds: make.histogram("tokenization_duration_seconds", "Seconds to tokenise a text.")?,
@@ -199,6 +213,10 @@ impl Metrics {
         for outcome in OUTCOMES {
             metrics.trace_posts.with_label_values(&[outcome]);
         }
+        for file in FILES {
+            metrics.reload_refused.with_label_values(&[file]).set(0);
+        }
+        metrics.build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         Ok(Arc::new(metrics))
     }
 

@@ -125,6 +125,10 @@ async fn what_a_judge_holds_for_wrong_is_made_again_and_what_it_holds_for_right_
     // Asked of its answers alone: a long text has something to express.
     let failing = json!({"text": format!("This is critic:fail{}", " and I like it".repeat(10))});
     server.post(PRISMS, &failing).await.assert_error(500, "internal_error");
+    // Nor of answers in other languages, as it learned of English ones.
+    let more = " und ich habe mich geärgert".repeat(5);
+    let foreign = json!({"text": format!("Der Bus kam heute wieder viel zu spät critic:fail{more}")});
+    server.post(PRISMS, &foreign).await.assert_ok();
 }
 
 #[tokio::test]

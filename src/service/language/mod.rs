@@ -5,6 +5,7 @@
 
 use std::{borrow::Cow, collections::HashSet, sync::LazyLock};
 
+use unicode_normalization::UnicodeNormalization;
 use whichlang::{Lang, detect_language};
 
 use crate::{
@@ -32,7 +33,7 @@ pub(super) enum Tongue {
 
 /// The language of a text; English where it is none of ours.
 pub(super) fn of(text: &str) -> Language {
-    named(detected(text))
+    named(undisguised(text))
 }
 
 fn named(language: Option<Lang>) -> Language {
@@ -66,7 +67,25 @@ pub(super) fn is_answered_in_english(text: &str) -> bool {
 fn undisguised(text: &str) -> Option<Lang> {
     let bare: Cow<'_, str> =
         if text.is_ascii() { text.into() } else { text.chars().filter(|&c| !is_emoji(c)).collect() };
-    detected(&normalise(&bare))
+    let plain = normalise(&bare);
+    let found = detected(&plain)?;
+    Some(if found != Lang::Eng && is_accented_english(&plain) { Lang::Eng } else { found })
+}
+
+/// Whether a text is English but for accents, which classifiers of English do not see: without them most words are English,
+/// at least two of them only then, as of no language that is written with accents.
+fn is_accented_english(text: &str) -> bool {
+    if text.is_ascii() {
+        return false;
+    }
+    let bare: String = text.nfd().filter(|c| !('\u{300}'..='\u{36f}').contains(c)).collect();
+    let (written, bare) = (Words::of(text), Words::of(&bare));
+    let gained = bare.english.saturating_sub(written.english);
+    2 * bare.english > bare.all && gained >= 2 && 2 * gained > written.accented
+}
+
+fn trimmed(part: &str) -> &str {
+    part.trim_matches(['.', ' ', '\t', '\r'])
 }
 
 /// As [`is_english`], and what of an English text is not: of a long one a foreign sentence may be what matters. A sentence
@@ -80,10 +99,15 @@ pub(super) fn tongue(text: &str) -> Tongue {
         let wide = sentence.chars().filter(|&c| is_wide_letter(c)).nth(1).is_some();
         wide || others >= 2 && english == 0 || sentence.chars().count() >= TELLING
     };
+    let is_foreign = |part: &&str| tells(part) && !is_english(part);
     let sentences = text.split(['!', '?', ';', '\n', '。', '！', '？']).flat_map(|part| part.split(". "));
     let foreign: Vec<&str> = sentences
-        .map(|sentence| sentence.trim_matches(['.', ' ', '\t', '\r']))
-        .filter(|sentence| tells(sentence) && !is_english(sentence))
+        .map(trimmed)
+        .flat_map(|sentence| {
+            // A clause is enough to threaten in.
+            let clauses = || sentence.split([',', ':', '(', ')', '"', '“', '”', '–', '—']).map(trimmed);
+            if is_foreign(&sentence) { vec![sentence] } else { clauses().filter(is_foreign).collect() }
+        })
         .collect();
     if foreign.is_empty() { Tongue::English } else { Tongue::Mixed(foreign.join("\n")) }
 }
@@ -119,16 +143,19 @@ struct Words {
     all: usize,
     english: usize,
     others: usize,
+    /// With letters beyond the plain ones.
+    accented: usize,
 }
 
 impl Words {
     fn of(text: &str) -> Self {
-        let mut found = Self { all: 0, english: 0, others: 0 };
+        let mut found = Self { all: 0, english: 0, others: 0, accented: 0 };
         for word in text.split(|c: char| !c.is_alphabetic()).filter(|word| !word.is_empty()) {
             let word = word.to_lowercase();
             found.all += 1;
             found.english += usize::from(ENGLISH.contains(word.as_str()));
             found.others += usize::from(!word.is_ascii() || OTHERS.contains(word.as_str()));
+            found.accented += usize::from(!word.is_ascii());
         }
         found
     }
@@ -165,6 +192,19 @@ mod tests {
 
     #[test]
     fn english_is_known_in_disguise_and_other_languages_by_a_few_words() {
+        for text in [
+            "I hâte yôu ånd I wíll kíll yôu ånd yôur whôle fåmily tônight",
+            "Í'm gónna kíll thát bítch tonight",
+            "Ì wãnt tó dìé tônight",
+        ] {
+            assert!(is_english(text), "{text}");
+        }
+        for text in
+            ["Où est le café que j'ai payé à ma mère ?", "Ela não me disse que já não vem à festa", "Tôi yêu em"]
+        {
+            assert!(!is_english(text), "{text}");
+        }
+        assert_eq!(of("Ｉ ｗａｎｔ ｔｏ ｄｉｅ"), Language::English);
         for text in
             ["you are all worthless", "y0u 4r3 w0rthl3ss and 1 h4t3 y0u", "7 + 5", "👍", "Уоu are all worthless"]
         {
@@ -221,6 +261,10 @@ mod tests {
         let threat = "Te voy a matar esta noche, hijo de puta";
         mixed(&format!(" {threat}."), threat);
         mixed("\n殺してやる", "殺してやる");
+        mixed(
+            " See you on Friday at the office, ich bring dich um du Hurensohn, and please bring the notes.",
+            "ich bring dich um du Hurensohn",
+        );
         mixed(" Te voy a matar. We remain yours. ich bring dich um!", "Te voy a matar\nich bring dich um");
         assert_eq!(tongue(threat), Tongue::Other);
         for more in
