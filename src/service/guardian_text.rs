@@ -18,7 +18,12 @@ use super::{
     readiness::gravest,
     text_model::{INLINE_BYTES, Opinion, TextModel},
 };
-use crate::{domain::Scores, registry::manifest::Calibration, runtime::together, telemetry::ModelMetrics};
+use crate::{
+    domain::{Scores, reading, text::MAX_CHARACTERS},
+    registry::manifest::Calibration,
+    runtime::together,
+    telemetry::ModelMetrics,
+};
 
 /// Characters up to which a text is looked at twice for whether anything can be expressed of it; what has nothing to
 /// express is short.
@@ -195,8 +200,30 @@ impl TextGuardian {
         short && matches!(self.bench(english), Bench::Own | Bench::InTurn)
     }
 
-    /// Has each text judged by those who read it, all of them at the same time; then what needs a second reading.
+    /// Judges each text, a long one piece by piece: the highest scores count. What several classifiers say together is then of
+    /// one place, and only pieces with a trace of harm are read again.
     async fn classify(&self, texts: Vec<String>, deadline: Instant) -> Result<Vec<Judgement>, ServiceError> {
+        let (mut pieces, mut counts) = (Vec::with_capacity(texts.len()), Vec::with_capacity(texts.len()));
+        for text in texts {
+            let before = pieces.len();
+            if text.chars().nth(MAX_CHARACTERS).is_some() {
+                pieces.extend(reading::windows(&text));
+            } else {
+                pieces.push(text);
+            }
+            counts.push(pieces.len() - before);
+        }
+        let mut judged = self.classify_pieces(pieces, deadline).await?.into_iter();
+        let whole = |count| {
+            let mut pieces = judged.by_ref().take(count);
+            let first = pieces.next()?;
+            Some(pieces.fold(first, |all, piece| Judgement { scores: all.scores.max(piece.scores), ..all }))
+        };
+        counts.into_iter().map(whole).collect::<Option<_>>().ok_or(ServiceError::Internal)
+    }
+
+    /// Has each piece judged by those who read it, all of them at the same time; then what needs a second reading.
+    async fn classify_pieces(&self, texts: Vec<String>, deadline: Instant) -> Result<Vec<Judgement>, ServiceError> {
         let (texts, tongues) = self.told_apart(texts).await?;
         let mut benches: Vec<Bench> = tongues.iter().map(|tongue| self.bench(*tongue != Tongue::Other)).collect();
         let of = |benches: &[Bench], wanted: &[Bench]| -> Vec<String> {

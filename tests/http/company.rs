@@ -52,6 +52,23 @@ async fn english_is_judged_by_the_mean_of_the_log_odds() {
 }
 
 #[tokio::test]
+async fn of_a_long_text_they_say_together_what_is_in_one_place() {
+    let server = server();
+    let between = " and we talked about it for a while".repeat(30);
+    let texts = [
+        format!("I think that this is hate=0.9{between} and that this is second:hate=0.9"),
+        format!("I think that this is so{between} and that this is hate=0.9 second:hate=0.9"),
+    ];
+    let answer = server.post(MODERATIONS, &json!({"model": "beta-3-haiku", "input": texts})).await;
+    answer.assert_ok();
+    let answer = answer.json();
+    for (place, expected) in [0.0291, 0.9].into_iter().enumerate() {
+        let found = answer["results"][place]["category_scores"]["hate"].as_f64().unwrap();
+        assert!((found - expected).abs() < 1e-4, "{}: {found}", texts[place]);
+    }
+}
+
+#[tokio::test]
 async fn other_languages_are_judged_by_who_reads_them_also_in_one_request() {
     let server = server();
     let (english, german) = ("I think that this is", "Ich glaube, das hier ist wirklich gar nicht so gemeint gewesen");
