@@ -181,7 +181,10 @@ async fn doubts_alone_are_read_again() {
         let found = answer["results"][place]["category_scores"]["hate"].as_f64().unwrap();
         assert!((found - expected).abs() < 1e-4, "{}: {found}", texts[place]);
     }
-    assert_eq!(batches(&server).await, [1, 1, 2]);
+    let [other, second, third] = batches(&server).await;
+    assert_eq!([other, second], [1, 1]);
+    // Whole texts and foreign sentences of others, which may meet in the queue.
+    assert!((1..=2).contains(&third), "{third}");
     let metrics = server.get("/metrics").await;
     let told = "dichroic_read_again_total{component=\"text\",model=\"other\"} 3";
     assert!(metrics.text().lines().any(|line| line == told), "{}", metrics.text());
