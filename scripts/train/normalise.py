@@ -45,8 +45,9 @@ PATTERN = re.compile("[¦©¬®°±×÷\u2190-\u25ff\u27c0-\u2aff\ufffc\ufffd]")
 # Letters that pass for a Latin one once NFKC has folded the mathematical and wide
 # ones, in small. Unicode Technical Standard 39 lists far more; these are the
 # alphabets that a keyboard or a web page of "fancy text" offers: Greek, Cyrillic,
-# Armenian, Latin in another dress, Cherokee, Lisu, syllabics, a rune. Of Latin
-# letters none that a language of millions spells with.
+# Armenian, Latin in another dress, Cherokee, Lisu, syllabics, a rune. Some languages
+# spell with the hooked ones: they lose the hooks here, and are read as they were
+# written as well.
 CONFUSABLE = {
     other: latin
     for latin, others in {
@@ -114,8 +115,9 @@ NUMBERED = re.compile(r"[a-z]+-?\d{2,}|[a-z]\d|[a-z]*e\d|[b-df-hj-np-tv-xz]+\d|\
 # Vowel signs and other marks belong to the letter before them. Beyond this range all marks are invisible.
 MARKS = "".join(c for c in map(chr, range(0x300, 0x1F000)) if unicodedata.category(c).startswith("M"))
 LETTER = rf"(?!_)[\w{MARKS}]"
-# Of a word, where a digit is none.
-WORD_LETTER = rf"(?![\d_])[\w{MARKS}]"
+# Of a word, where a digit is none, nor another number.
+NUMBERS = "".join(c for c in map(chr, range(0x80, 0x20000)) if unicodedata.category(c) == "No")
+WORD_LETTER = rf"(?![\d_{NUMBERS}])[\w{MARKS}]"
 # Up to three signs of one kind stand between letters.
 SPACED = re.compile(rf"(?<!{LETTER}){LETTER}(([ .\-*_·•,/|~:\n\t='–—])\2{{0,2}}){LETTER}(?:\1{LETTER})+(?!{LETTER})")
 WORD = re.compile(rf"(?:{WORD_LETTER})+")
@@ -123,8 +125,8 @@ WORD = re.compile(rf"(?:{WORD_LETTER})+")
 ROW = re.compile(rf"(?:(?!{LETTER})[\s\S])+")
 SIGNS = 8
 SIGNS_KEPT = 3
-# Letters for each part of a word in `CamelCase`, and how often it rises.
-HUMP = 3
+# Letters for every two parts of a word in `CamelCase`, and how often it rises.
+HUMPS = 5
 RISES = 2
 REPEATED = re.compile(rf"({WORD_LETTER})\1{{2,}}")
 # Letters that no English word has twice in a row, or hardly one.
@@ -162,7 +164,7 @@ def _apart(word: str) -> str:
         at for at in range(1, len(word))
         if word[at].isupper() and (word[at - 1].islower() or word[at - 1].isupper() and word[at + 1 : at + 2].islower())
     ]
-    if rises < RISES or len(word) < HUMP * (len(begins) + 1):
+    if rises < RISES or 2 * len(word) < HUMPS * (len(begins) + 1):
         return word
     return " ".join(word[start:end] for start, end in zip([0, *begins], [*begins, len(word)]))
 
@@ -190,6 +192,13 @@ def _latin(c: str) -> bool:
     return c.isascii() and c.isalpha()
 
 
+def _styled(word: str) -> bool:
+    """Whether a word is of letters that pass for Latin ones, one of them of no alphabet that look-alikes are words in."""
+    return any(c.lower() in CONFUSABLE and not FOREIGN.match(c) for c in word) and all(
+        c.lower() in CONFUSABLE or unicodedata.category(c).startswith("M") for c in word
+    )
+
+
 def _foreign(word: str) -> bool:
     """Whether a word has a letter of an alphabet that passes for no Latin one."""
     return any(FOREIGN.match(c) and c.lower() not in CONFUSABLE for c in word)
@@ -211,7 +220,7 @@ def _fold(text: str) -> str:
 
     def word(found: re.Match) -> str:
         letters = found[0]
-        if any(_latin(c) or (c.lower() in CONFUSABLE and not FOREIGN.match(c)) for c in letters) or (everywhere and not _foreign(letters)):
+        if any(map(_latin, letters)) or _styled(letters) or (everywhere and not _foreign(letters)):
             return "".join(CONFUSABLE.get(c.lower(), c) for c in letters)
         return letters
 

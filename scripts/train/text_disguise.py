@@ -12,7 +12,7 @@ from collections.abc import Callable
 LEET = {"a": "@4", "e": "3", "i": "1!", "o": "0", "s": "$5", "t": "7", "l": "1", "u": "v", "c": "(", "b": "8", "g": "9"}
 LOOK_ALIKE = {"a": "аα", "e": "еε", "o": "оο", "c": "с", "p": "рρ", "x": "х", "i": "іι", "y": "у", "k": "к", "h": "һ", "s": "ѕ"}
 FANCY = (0x1D400, 0x1D434, 0x1D468, 0x1D4D0, 0x1D5A0, 0x1D5D4, 0x1D608, 0x1D670)
-HIDDEN = "\u200b\u200c\u200d\u2060\ufeff\u00ad\u202e\u2066"
+HIDDEN = "\u200b\u200c\u200d\u2060\ufeff\u00ad\u202a\u2066"
 EMOJI = "😀😂🤣😊😍😡🤬😭🙏🔥💀👀👍💯🎉❤💔🐒🐍🍆🍑💦🔪🔫🐀🤡😈🥰🙃✨🚀"
 
 

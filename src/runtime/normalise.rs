@@ -10,8 +10,8 @@ use unicode_normalization::{UnicodeNormalization, char::is_combining_mark};
 
 /// Letters that pass for a Latin one once NFKC has folded the mathematical and wide ones, in small. Unicode Technical
 /// Standard 39 lists far more; these are the alphabets that a keyboard or a page of "fancy text" offers: Greek, Cyrillic,
-/// Armenian, Latin in another dress, Cherokee, Lisu, syllabics, a rune. Of Latin letters none that a language of millions
-/// spells with.
+/// Armenian, Latin in another dress, Cherokee, Lisu, syllabics, a rune. Some languages spell with the hooked ones: they lose
+/// the hooks here, and are read as they were written as well.
 const CONFUSABLE: &[(char, &str)] = &[
     ('a', "аαաɑᴀꭺꓮᗩɐ"),
     ('b', "бвьβʙᏼꓐᗷƀɓ"),
@@ -71,8 +71,8 @@ const WIDEST: usize = 3;
 const SIGNS: usize = 8;
 const SIGNS_KEPT: usize = 3;
 
-/// Letters for each part of a word in `CamelCase`, at least, and how often it rises: else it is `wRiTtEn LiKe ThIs`.
-const HUMP: usize = 3;
+/// Letters for every two parts of a word in `CamelCase`, at least, and how often it rises: else it is `wRiTtEn LiKe ThIs`.
+const HUMPS: usize = 5;
 const RISES: usize = 2;
 
 /// The text without invisible signs and disguises; itself where it has none, as most have.
@@ -154,8 +154,7 @@ fn turned(text: &str) -> Cow<'_, str> {
 
 /// A word in `CamelCase` as the words that it is made of.
 fn with_humps_apart(word: &str) -> Cow<'_, str> {
-    let shortest = HUMP * (RISES + 1);
-    if word.len() < shortest || word.chars().skip(1).all(|c| !c.is_uppercase()) {
+    if 2 * word.len() < HUMPS * (RISES + 1) || word.chars().skip(1).all(|c| !c.is_uppercase()) {
         return word.into();
     }
     let chars: Vec<char> = word.chars().collect();
@@ -166,7 +165,7 @@ fn with_humps_apart(word: &str) -> Cow<'_, str> {
         here.is_uppercase() && (before.is_lowercase() || ends_capitals())
     };
     let parts = 1 + (1..chars.len()).filter(|&at| begins(at)).count();
-    if chars.array_windows().filter(|pair| rises(pair)).count() < RISES || chars.len() < HUMP * parts {
+    if chars.array_windows().filter(|pair| rises(pair)).count() < RISES || 2 * chars.len() < HUMPS * parts {
         return word.into();
     }
     let mut out = String::with_capacity(word.len() + parts);
@@ -283,9 +282,10 @@ fn confusable(c: char) -> Option<char> {
     if c.is_ascii() { None } else { LATIN.get(&lower(c)).copied() }
 }
 
-/// A letter that passes for a Latin one, and that no language of ours writes whole words in.
-fn is_styled(c: char) -> bool {
-    confusable(c).is_some() && !is_foreign(c)
+/// Whether a word is of letters that pass for Latin ones, one of them of no alphabet that look-alikes are words in.
+fn is_styled(word: &str) -> bool {
+    word.chars().any(|c| confusable(c).is_some() && !is_foreign(c))
+        && word.chars().all(|c| confusable(c).is_some() || is_combining_mark(c))
 }
 
 /// What a word is made of: vowel signs and other marks belong to the letter before them.
@@ -314,7 +314,7 @@ fn with_confusables_folded(text: &str) -> String {
         (words().filter(|word| is_latin(word)).count(), words().filter(|word| is_true(word)).count());
     let everywhere = latin > 0 && (foreign == 0 || latin >= FEW_WORDS && latin > foreign);
     map_runs(text, is_letter_or_mark, |word| {
-        if is_latin(word) || word.chars().any(is_styled) || everywhere && !is_true(word) {
+        if is_latin(word) || is_styled(word) || everywhere && !is_true(word) {
             word.chars().map(|c| confusable(c).unwrap_or(c)).collect()
         } else {
             word.into()

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     domain::{Scores, reading, text::MAX_CHARACTERS},
     registry::manifest::Calibration,
-    runtime::together,
+    runtime::{normalise, together},
     telemetry::ModelMetrics,
 };
 
@@ -201,13 +201,18 @@ impl TextGuardian {
     }
 
     /// Judges each text, a long one piece by piece: the highest scores count. What several classifiers say together is then of
-    /// one place, and only pieces with a trace of harm are read again.
+    /// one place, and only pieces with a trace of harm are read again. Its normalised form has pieces of its own, as what was
+    /// put between letters and words may be longer than one.
     async fn classify(&self, texts: Vec<String>, deadline: Instant) -> Result<Vec<Judgement>, ServiceError> {
         let (mut pieces, mut counts) = (Vec::with_capacity(texts.len()), Vec::with_capacity(texts.len()));
         for text in texts {
             let before = pieces.len();
             if text.chars().nth(MAX_CHARACTERS).is_some() {
                 pieces.extend(reading::windows(&text));
+                let form = normalise(&text);
+                if form != text.as_str() {
+                    pieces.extend(reading::windows(&form));
+                }
             } else {
                 pieces.push(text);
             }

@@ -4,7 +4,7 @@
 //! texts, which stay out of it, and verdicts, which depend on a caller's threshold. A text that is being judged already
 //! is waited for, but not for long. Runs on the async threads.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use moka::{notification::RemovalCause, policy::EvictionPolicy, sync::Cache};
 use sha2::{Digest as _, Sha256};
@@ -159,8 +159,22 @@ impl ScoreCache {
         if texts.is_empty() {
             return Ok(Vec::new());
         }
-        self.metrics.cache_misses.inc_by(texts.len() as u64);
-        classify(texts).await
+        // Those of a long request may be equal, as nobody waits for them.
+        let mut places = HashMap::new();
+        let mut unique = Vec::new();
+        let of_texts: Vec<usize> = texts
+            .into_iter()
+            .map(|text| {
+                *places.entry(text).or_insert_with_key(|text| {
+                    unique.push(text.clone());
+                    unique.len() - 1
+                })
+            })
+            .collect();
+        self.metrics.cache_misses.inc_by(unique.len() as u64);
+        self.metrics.cache_hits.inc_by((of_texts.len() - unique.len()) as u64);
+        let judged = classify(unique).await?;
+        of_texts.into_iter().map(|place| judged.get(place).copied().ok_or(ServiceError::Internal)).collect()
     }
 
     /// Half of a SHA-256 over key and text. What is cut off keeps it from being continued to that of a longer text.
@@ -302,14 +316,15 @@ mod tests {
         let long: &'static str = "long ".repeat(INLINE_BYTES / 5 + 1).leak();
         let first = {
             let (cache, slow) = (Arc::clone(&cache), slow.clone());
-            tokio::spawn(async move { ask(&cache, &slow, &["hello", "again", long]).await })
+            tokio::spawn(async move { ask(&cache, &slow, &["hello", "again", long, long]).await })
         };
         settle().await;
         let asked = Instant::now();
         assert_eq!(ask(&cache, &quick, &["hello"]).await.unwrap(), [judgement("hello")]);
         assert_eq!(asked.elapsed(), Duration::ZERO);
         slow.leave.add_permits(1);
-        assert_eq!(first.await.unwrap().unwrap(), ["hello", "again", long].map(judgement));
+        assert_eq!(first.await.unwrap().unwrap(), ["hello", "again", long, long].map(judgement));
+        assert_eq!(slow.asked(), [all(&["hello", "again", long])]);
         assert_eq!(ask(&cache, &quick, &["again"]).await.unwrap(), [judgement("again")]);
         assert_eq!(quick.asked(), [all(&["hello"])], "and what it says is remembered");
     }

@@ -58,11 +58,13 @@ async fn of_a_long_text_they_say_together_what_is_in_one_place() {
     let texts = [
         format!("I think that this is hate=0.9{between} and that this is second:hate=0.9"),
         format!("I think that this is so{between} and that this is hate=0.9 second:hate=0.9"),
+        // What lies between the letters is longer than a piece.
+        format!("I think that this is ha{0}te=.9 sec{0}ond:hate=.9", "\u{200b}".repeat(600)),
     ];
     let answer = server.post(MODERATIONS, &json!({"model": "beta-3-haiku", "input": texts})).await;
     answer.assert_ok();
     let answer = answer.json();
-    for (place, expected) in [0.0291, 0.9].into_iter().enumerate() {
+    for (place, expected) in [0.0291, 0.9, 0.9].into_iter().enumerate() {
         let found = answer["results"][place]["category_scores"]["hate"].as_f64().unwrap();
         assert!((found - expected).abs() < 1e-4, "{}: {found}", texts[place]);
     }
