@@ -150,6 +150,8 @@ def test_a_killed_replica_costs_at_most_what_it_had_in_hand(machines: Machines, 
         **ONE_WORKER,
         "proxy_next_upstream_timeout 10s;": "proxy_next_upstream_timeout 60s;",
         "fail_timeout=2s;": "fail_timeout=60s;",
+        # To see what a replica was cut in.
+        " alert;": " error;",
     }
     if not asks_again:
         changes["proxy_next_upstream error timeout non_idempotent;"] = "proxy_next_upstream off;"
