@@ -110,7 +110,7 @@ UNITS = "am|pm|st|nd|rd|th|kg|mg|km|cm|mm|nm|ft|yd|mi|ml|cl|dl|oz|lb|ha|hr|mo|wk
 NUMBER = re.compile(rf"[$€]?\d[\d.,:]*([a-z]|{UNITS})?[$€]?", re.ASCII | re.IGNORECASE)
 # `covid19` and `covid-19`, `b4`, `size8`, `ps5`, `4x4`: one last digit may be a
 # letter instead (`rap3`), but not behind a single letter, an `e` or initials,
-# which have no vowel. normalise.rs says why.
+# which have no vowel. leet.rs says why.
 NUMBERED = re.compile(r"[a-z]+-?\d{2,}|[a-z]\d|[a-z]*e\d|[b-df-hj-np-tv-xz]+\d|\d+[dehpvx]\d+", re.ASCII | re.IGNORECASE)
 # Vowel signs and other marks belong to the letter before them. Beyond this range all marks are invisible.
 MARKS = "".join(c for c in map(chr, range(0x300, 0x1F000)) if unicodedata.category(c).startswith("M"))

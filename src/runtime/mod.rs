@@ -18,6 +18,7 @@ pub mod instructions;
 pub mod judge;
 mod kv;
 mod labels;
+mod leet;
 mod nodes;
 mod normalise;
 pub mod ocr;
