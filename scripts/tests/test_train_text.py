@@ -10,6 +10,7 @@ import argparse
 import bz2
 import gzip
 import json
+import lzma
 import multiprocessing
 import random
 import sys
@@ -87,15 +88,17 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_packed_lines_are_read_and_an_unpacked_file_goes_first(tmp_path):
-    with bz2.open(tmp_path / "a.jsonl.bz2", "wt", encoding="utf-8") as handle:
+@pytest.mark.parametrize("packer", [bz2, lzma])
+def test_packed_lines_are_read_and_an_unpacked_file_goes_first(tmp_path, packer):
+    with packer.open(tmp_path / f"a.jsonl.{'xz' if packer is lzma else 'bz2'}", "wt", encoding="utf-8") as handle:
         handle.write('{"text": "packed"}\n')
+    assert list(text_data.all_authored_lines(tmp_path)) == [{"text": "packed"}]
     assert text_data.authored_lines(tmp_path, "a") == [{"text": "packed"}]
     (tmp_path / "a.jsonl").write_text('{"text": "plain"}\n', encoding="utf-8")
     assert text_data.authored_lines(tmp_path, "a") == [{"text": "plain"}]
 
 
-@pytest.mark.parametrize("name", ["languages_eval", "borders_eval", "everyday_eval"])
+@pytest.mark.parametrize("name", ["languages_eval", "borders_eval", "everyday_eval", "unseen_eval"])
 def test_no_line_that_is_for_measuring_alone_is_trained_on(name):
     def texts(name: str) -> set[str]:
         return {item["text"].casefold().strip(" .!?") for item in text_data.authored_lines(text_data.AUTHORED, name)}
@@ -129,6 +132,15 @@ def test_a_public_text_that_was_read_has_the_readers_labels_unless_it_is_measure
             assert row.weights == (0, text_data.TRUST["davidson", "hate"], 0, 1, 0)
     assert any(number < 30 and row.side() == "validation" for row, number in davidson)
     assert not any(r.read for r in rows if r.source in text_data.HELD_OUT_SOURCES)
+
+
+def test_a_reader_who_finds_no_claim_does_not_say_that_what_a_source_calls_an_insult_is_harmless():
+    insult = Row("you are no good", "civil-spans", (0, 0, 0, 0, 1), (0, 1, 0, 1, 0.35))
+    silent = text_data.as_read(insult, {"found": ["hate"], "doubtful": False})
+    assert silent.targets == (0, 1, 0, 0, 0) and silent.weights == (1, 1, 1, 1, 0)
+    assert text_data.as_read(insult, {"found": ["defamation"], "doubtful": True}).weights == (0.5,) * 5
+    claim = Row("he is a thief", "ailuminate", (0, 0, 0, 0, 1), (1,) * 5)
+    assert text_data.as_read(claim, {"found": [], "doubtful": False}).weights == (1,) * 5
 
 
 def test_of_a_source_that_was_read_nothing_else_sets_operating_points(data):

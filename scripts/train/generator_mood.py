@@ -9,7 +9,6 @@ but for the tenth that is kept aside; of that, one half sets how sure the readin
 from __future__ import annotations
 
 import argparse
-import glob
 import json
 import random
 import sys
@@ -66,8 +65,7 @@ class Beginnings:
 
     def usual(self) -> np.ndarray:
         """The places among the logits of the tokens that replies of ours begin with or often hold."""
-        replies = [line["reply"] for path in sorted(glob.glob(str(text_data.AUTHORED / "*.jsonl.bz2")))
-                   for line in text_data.authored_lines(text_data.AUTHORED, Path(path).name.removesuffix(".jsonl.bz2"))
+        replies = [line["reply"] for line in text_data.all_authored_lines()
                    if isinstance(line.get("reply"), str) and line["reply"] and line.get("lang", "en") == "en"]
         ids = [self.ids(reply) for reply in replies]
         held, first = Counter(token for reply in ids for token in reply), Counter(reply[0] for reply in ids)

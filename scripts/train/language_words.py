@@ -25,14 +25,13 @@ LEAST_ENGLISH, LEAST_OTHER, TIMES = 30, 40, 4
 
 def main() -> None:
     counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for path in sorted(text_data.AUTHORED.glob("*.jsonl.bz2")):
-        for line in text_data.authored_lines(text_data.AUTHORED, path.name.removesuffix(".jsonl.bz2")):
-            if len(line.get("text", "")) < SHORT:
-                continue
-            for part in ("text", "positive", "negative", "reply"):
-                said = line.get(part)
-                if isinstance(said, str) and said != "false":
-                    counts[line.get("lang", "en")].update(set(re.findall(r"[^\W\d_]+", said.lower())))
+    for line in text_data.all_authored_lines():
+        if len(line.get("text", "")) < SHORT:
+            continue
+        for part in ("text", "positive", "negative", "reply"):
+            said = line.get(part)
+            if isinstance(said, str) and said != "false":
+                counts[line.get("lang", "en")].update(set(re.findall(r"[^\W\d_]+", said.lower())))
 
     totals = {lang: sum(counts[lang].values()) + 1 for lang in ("en", *OTHERS)}
     english, others = [], []

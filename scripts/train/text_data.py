@@ -12,10 +12,11 @@ import bz2
 import gzip
 import hashlib
 import json
+import lzma
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,10 +40,14 @@ DERIVED_SOURCES = ("suicide-reddit-sentences", "synthetic-defamation")
 
 # The lines written for this project lie beside this file.
 AUTHORED = Path(__file__).resolve().parent / "authored"
+PACKED = (".bz2", ".xz")
 
 SPLIT_KEY = "dichroic-text-split-1"
 VALIDATION_SHARE = 0.10
 CALIBRATION_SHARE = 0.05
+
+# Where insults stand in for defamation.
+INSULTS = ("civil-spans", "jigsaw-sample", "diasafety")
 
 # Files written for one category, in which the other four were not looked for.
 HARM_FILES = ("defamation", "violence", "self_harm", "sexual", "benign_lookalikes")
@@ -80,16 +85,20 @@ JUDGED_FILES = (
     "dangers_languages",
     "unnamed",
     "unnamed_languages",
+    "abuse",
+    "pressed",
+    "advances",
+    "abuse_languages",
 )
 # Written to set operating points by, and never trained on: judged for all five.
 CALIBRATION_FILE = "calibration"
 # Where harm of a category stands beside its look-alikes.
 WRITTEN_FOR = {
-    "sexual": ("sexual", "intimacy", "edges_intimate"),
+    "sexual": ("sexual", "intimacy", "edges_intimate", "advances"),
     "hate": ("hate", "contrasts", "edges_hate", "groups", "unnamed"),
-    "self_harm": ("self_harm", "despair", "edges_intimate", "hints", "direct", "dangers"),
-    "violence": ("violence", "threats", "edges_public", "direct"),
-    "defamation": ("defamation", "edges_public"),
+    "self_harm": ("self_harm", "despair", "edges_intimate", "hints", "direct", "dangers", "pressed"),
+    "violence": ("violence", "threats", "edges_public", "direct", "advances"),
+    "defamation": ("defamation", "edges_public", "abuse"),
 }
 STATEMENT_FILES = (
     "en_daily",
@@ -215,7 +224,11 @@ def is_english(row: Row) -> bool:
 def as_read(row: Row, read: dict) -> Row:
     """The row with what a reader found in it, of all five categories, instead of what its source says."""
     found = tuple(float(c in read["found"]) for c in CATEGORIES)
-    return replace(row, targets=found, weights=(0.5 if read["doubtful"] else 1.0,) * 5, read=True)
+    sure = 0.5 if read["doubtful"] else 1.0
+    # Asked for false claims, readers passed over insults: of what its source calls one they do not say that nobody is degraded.
+    insult = CATEGORIES.index("defamation") if row.source in INSULTS else -1
+    weights = tuple(0.0 if c == insult and row.targets[c] > found[c] else sure for c in range(5))
+    return replace(row, targets=found, weights=weights, read=True)
 
 
 def for_points(rows: list[Row]) -> list[Row]:
@@ -259,16 +272,23 @@ def write(path: Path, save: Callable[[Path], object]) -> None:
 
 
 def _lines(path: Path) -> list[dict]:
-    opener = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix, open)
+    opener = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}.get(path.suffix, open)
     with opener(path, "rt", encoding="utf-8") as handle:
         return [json.loads(line) for line in handle if line.strip()]
 
 
 def authored_lines(folder: Path, name: str) -> list[dict]:
-    """The lines of one file of ours; the long ones are packed, as the whole repository has a bound."""
-    plain, packed = folder / f"{name}.jsonl", folder / f"{name}.jsonl.bz2"
+    """The lines of one file of ours, packed by what makes it smallest, as the whole repository has a bound."""
+    plain = folder / f"{name}.jsonl"
+    packed = (folder / f"{name}.jsonl{suffix}" for suffix in PACKED)
     # Unpacked to be worked on, a file is read as it is then.
-    return _lines(packed if packed.exists() and not plain.exists() else plain)
+    return _lines(next((path for path in packed if path.exists() and not plain.exists()), plain))
+
+
+def all_authored_lines(folder: Path = AUTHORED) -> Iterator[dict]:
+    """The lines of all packed files of ours."""
+    for name in sorted({path.name.partition(".")[0] for suffix in PACKED for path in folder.glob(f"*.jsonl{suffix}")}):
+        yield from authored_lines(folder, name)
 
 
 def _judged(labels: dict, source: str) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -37,6 +37,10 @@ MIXTURE: dict[str, tuple[float, float]] = {
     "authored/dangers_languages": (2.0, 0.50),
     "authored/unnamed": (6.0, 0.50),
     "authored/unnamed_languages": (1.5, 0.50),
+    "authored/abuse": (6.0, 0.50),
+    "authored/pressed": (3.5, 0.50),
+    "authored/advances": (3.5, 0.47),
+    "authored/abuse_languages": (1.5, 0.50),
     "authored/prompts": (8.0, 0.35),
     "authored/chatbot": (7.0, 0.47),
     "authored/passages": (4.5, 0.46),
@@ -156,6 +160,21 @@ EMPHASIS: dict[str, dict[str, float]] = {
         "authored/groups": 2.0, "authored/unnamed": 6.0, "authored/direct": 4.0, "authored/dangers": 8.0, "authored/hints": 2.0,
         "authored/self_harm": 1.5, "authored/everyday": 3.0, "authored/borders": 1.3, "authored/neighbours": 1.3, "read": 3.0,
         "madlibs-identity": 1.5,
+    },
+    # To go on from a model that passes over abuse of a person, and harm that one person presses on another.
+    "abuse": {
+        "authored/abuse": 8.0, "authored/pressed": 7.0, "authored/advances": 6.0, "authored/unnamed": 3.0, "authored/dangers": 5.0,
+        "authored/direct": 2.0, "authored/groups": 1.5, "authored/everyday": 4.0, "authored/borders": 1.3, "authored/neighbours": 1.3,
+        "read": 3.0,
+    },
+    # The same for a multilingual one.
+    "abuse_languages": {
+        "authored/abuse_languages": 30.0, "authored/abuse": 4.0, "authored/pressed": 4.0, "authored/advances": 3.0,
+        "authored/unnamed_languages": 15.0, "authored/unnamed": 2.0, "authored/crises_languages": 30.0,
+        "authored/dangers_languages": 25.0, "authored/wounds_languages": 15.0, "authored/dangers": 5.0,
+        "authored/edges_languages": 10.0, "authored/east_asian": 8.0, "authored/european": 6.0, "authored/languages_more": 8.0,
+        "authored/borders_languages": 9.0, "authored/neighbours_languages": 9.0, "authored/multilingual": 3.0,
+        "authored/everyday": 3.0, "read": 2.0, "made/words": 2.0, "cold-zh": 4.0,
     },
     # To go on from a multilingual model that takes short statements for replies and replies for statements, and misses hate of a
     # group that is not named.

@@ -74,7 +74,7 @@ def taught(rows: list[text_data.Row], path: Path) -> list[text_data.Row]:
     Of English only: no teacher here reads other languages well. Nor does one know better than a reader who was sure.
     """
     return [
-        row if np.isnan(p[0]) or not text_data.is_english(row) or (row.read and min(row.weights) == 1)
+        row if np.isnan(p[0]) or not text_data.is_english(row) or (row.read and max(row.weights) == 1)
         else replace(row, soft=tuple(map(float, p)))
         for row, p in zip(rows, text_data.said_of(rows, path))
     ]

@@ -33,6 +33,7 @@ pub mod tokenizer;
 #[cfg(target_arch = "x86_64")]
 mod vectors;
 pub mod vision;
+mod vocabulary;
 mod wire;
 mod words;
 

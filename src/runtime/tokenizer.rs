@@ -4,9 +4,9 @@
 
 use std::path::Path;
 
-use tokenizers::{AddedToken, Tokenizer};
+use tokenizers::AddedToken;
 
-use super::{RuntimeError, TextTokens, Window, normalise::normalise, words::Words};
+use super::{RuntimeError, TextTokens, Window, normalise::normalise, vocabulary::Tokenizer, words::Words};
 use crate::registry::{
     Bundle,
     manifest::{AnswerJudgeSpec, TaskPrompt, TextClassifierSpec},
@@ -155,7 +155,6 @@ impl PromptTokenizer {
     /// As [`Self::open`].
     pub fn read(path: &Path) -> Result<Self, RuntimeError> {
         let control = read(path, false)?;
-        // A copy, as reading it again would take several times as long.
         let mut plain = control.clone();
         plain.set_encode_special_tokens(true);
         // Exports leave some of theirs unmarked, such as "<tool_call>"; runs of spaces are no control tokens.
@@ -299,11 +298,6 @@ fn read(path: &Path, special_as_text: bool) -> Result<Tokenizer, RuntimeError> {
     tokenizer.with_padding(None);
     tokenizer.with_truncation(None).map_err(|error| load(&error))?;
     tokenizer.set_encode_special_tokens(special_as_text);
-    // The library remembers every piece of text that it has seen, for as long as it lives: a text must not outlive its
-    // request, here least of all.
-    let mut model = tokenizer.get_model().clone();
-    model.resize_cache(0);
-    tokenizer.with_model(model);
     Ok(tokenizer)
 }
 

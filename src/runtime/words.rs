@@ -6,7 +6,9 @@
 
 use std::collections::HashMap;
 
-use tokenizers::{ModelWrapper, NormalizerWrapper, PreTokenizerWrapper, Tokenizer};
+use tokenizers::{ModelWrapper, NormalizerWrapper, PreTokenizerWrapper};
+
+use super::vocabulary::Tokenizer;
 
 /// Pieces of words, with their tokens.
 type Pieces = HashMap<Box<[u8]>, u32>;
@@ -34,7 +36,7 @@ impl Words {
         else {
             return None;
         };
-        let ModelWrapper::WordPiece(model) = tokenizer.get_model() else { return None };
+        let ModelWrapper::WordPiece(model) = tokenizer.get_model().kind() else { return None };
         let only_text = tokenizer.get_encode_special_tokens()
             && tokenizer.get_added_tokens_decoder().values().all(|token| token.special);
         if !rules.clean_text || !only_text || model.continuing_subword_prefix.is_empty() {
