@@ -97,3 +97,61 @@ impl Model for Vocabulary {
         self.0.get_trainer()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn ids<M: Model, N: tokenizers::Normalizer, P, Q, D>(
+        tokenizer: &TokenizerImpl<M, N, P, Q, D>,
+        text: &str,
+    ) -> Vec<u32>
+    where
+        P: tokenizers::PreTokenizer,
+        Q: tokenizers::PostProcessor,
+        D: tokenizers::Decoder,
+    {
+        tokenizer.encode_fast(text, false).unwrap().get_ids().to_vec()
+    }
+
+    #[test]
+    fn every_kind_of_vocabulary_has_the_librarys_tokens() {
+        let untyped = json!({
+            "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 9,
+            "vocab": {"[UNK]": 0, "ab": 1, "##c": 2, "c": 3},
+        });
+        let typed = |kind: &str, mut fields: Value| {
+            fields["type"] = kind.into();
+            fields
+        };
+        let models = [
+            typed("WordPiece", untyped.clone()),
+            typed("WordLevel", json!({"unk_token": "[UNK]", "vocab": {"[UNK]": 0, "abc": 1, "c": 2}})),
+            typed(
+                "BPE",
+                json!({"vocab": {"a": 0, "b": 1, "c": 2, "ab": 3, "abc": 4}, "merges": [["a", "b"], ["ab", "c"]]}),
+            ),
+            typed("BPE", json!({"vocab": {"a": 0, "b": 1, "c": 2, "ab": 3}, "merges": ["a b"]})),
+            typed(
+                "Unigram",
+                json!({"unk_id": 0, "vocab": [["[UNK]", 0.0], ["a", -3.0], ["b", -3.0], ["c", -2.0], ["ab", -1.0]]}),
+            ),
+            untyped,
+        ];
+        for model in models {
+            let said = json!({"version": "1.0", "pre_tokenizer": {"type": "Whitespace"}, "model": model}).to_string();
+            let (ours, library) =
+                (Tokenizer::from_bytes(&said).unwrap(), tokenizers::Tokenizer::from_bytes(&said).unwrap());
+            for text in ["abc c", "cab abab", "abc", ""] {
+                assert_eq!(ids(&ours, text), ids(&library, text), "{text:?} {said}");
+            }
+            assert_eq!(ours.get_vocab(true), library.get_vocab(true));
+            let copy = ours.clone();
+            assert!(Arc::ptr_eq(&copy.get_model().0, &ours.get_model().0), "a copy has a vocabulary of its own");
+        }
+        let unknown = json!({"version": "1.0", "model": {"type": "Runes", "vocab": {}}}).to_string();
+        assert!(Tokenizer::from_bytes(unknown).is_err());
+    }
+}
