@@ -143,6 +143,15 @@ def test_a_reader_who_finds_no_claim_does_not_say_that_what_a_source_calls_an_in
     assert text_data.as_read(claim, {"found": [], "doubtful": False}).weights == (1,) * 5
 
 
+def test_an_operating_point_is_lowered_where_that_is_asked_and_nowhere_else():
+    points = [{"point": 1.0, "below": 2.0, "above": 3.0}] * 5
+    lower = text_calibrate.lowered(points, [["defamation", "0.9"], ["self_harm", "0.4"]])
+    assert [point["point"] for point in lower] == [1.0, 1.0, 0.6, 1.0, 0.1]
+    assert all((point["below"], point["above"]) == (2.0, 3.0) for point in lower) and points[4]["point"] == 1.0
+    with pytest.raises(SystemExit, match="slander"):
+        text_calibrate.lowered(points, [["slander", "1"]])
+
+
 def test_of_a_source_that_was_read_nothing_else_sets_operating_points(data):
     rows = text_data.load(data, data / "authored")
     points = text_data.for_points(rows)
@@ -294,11 +303,12 @@ def test_a_teacher_fills_what_is_open_and_overrules_no_reader_who_was_sure(tmp_p
         Row("one that was read", "pheme", open_, judged, read=True),
         Row("one that was read in doubt", "pheme", open_, (0.5,) * 5, read=True),
         Row("un texte en français", "european", open_, judged, lang="fr"),
+        Row("an insult that was read", "civil-spans", open_, (1.0, 1.0, 1.0, 1.0, 0.0), read=True),
     ]
-    said = np.full((4, 5), 0.7, np.float32)
+    said = np.full((5, 5), 0.7, np.float32)
     np.savez(tmp_path / "said.npz", probabilities=said, data=text_data.digest(rows))
     taught = text_supply.taught(rows, tmp_path / "said.npz")
-    assert [row.soft is not None for row in taught] == [True, False, True, False]
+    assert [row.soft is not None for row in taught] == [True, False, True, False, False]
     targets, weights, _, _ = text_supply.targets_of(taught, 0.75)
     assert targets[0] == pytest.approx([0.7, 0.75 * 0.7 + 0.25 * 0.98, 0.7, 0.7, 0.7], abs=1e-6)
     assert weights[0].tolist() == [0.5, 1.0, 0.5, 0.5, 0.5]

@@ -264,6 +264,14 @@ def fitted(
     }
 
 
+def lowered(points: list[dict[str, float]], asked: list[list[str]]) -> list[dict[str, float]]:
+    """The operating points, of some categories so many logits lower: where a miss is worse than the rule has it."""
+    by = {category: float(logits) for category, logits in asked}
+    if unknown := set(by) - set(CATEGORIES):
+        raise SystemExit(f"--lower: no category {', '.join(sorted(unknown))}")
+    return [point | {"point": round(point["point"] - by.get(category, 0.0), 4)} for category, point in zip(CATEGORIES, points)]
+
+
 def slices(rows: list[Row], share: float) -> tuple[list[Row], list[Row], list[Row]]:
     """Validation texts, of the bulky sources a share; the calibration slice; and made words to measure on."""
     aside = [row for row in rows if row.side() in ("validation", "held_out")]
@@ -289,6 +297,7 @@ def main() -> None:
     parser.add_argument("--disguised", type=int, default=250, help="texts of either kind that are disguised")
     parser.add_argument("--compared", type=int, default=3000, help="texts that full precision is asked for")
     parser.add_argument("--skip-full-precision", action="store_true", help="leave out the comparison with float32")
+    parser.add_argument("--lower", nargs=2, action="append", default=[], metavar=("CATEGORY", "LOGITS"), help="an operating point that lies so much lower than the rule puts it")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
 
@@ -305,6 +314,7 @@ def main() -> None:
     else:
         expressed = [row for row in rows if row.sentiment >= 0]
         delta, settings = fitted(base, delta, kind, tokenizer, calibration, expressed, unread, args.threads)
+        settings["calibration"] = lowered(settings["calibration"], args.lower)
         args.out.mkdir(parents=True, exist_ok=True)
         text_data.write(args.out / "text.safetensors", lambda p: save_file(delta, str(p)))
         text_data.write(args.out / "text.json", lambda p: p.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8"))

@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--card", type=Path, required=True, help="Markdown to write the tables to")
     parser.add_argument("--share", type=float, default=1.0, help="share of the validation rows that are not authored")
     parser.add_argument("--disguised", type=int, default=250, help="texts of either kind that are disguised")
+    parser.add_argument("--lower", nargs=2, action="append", default=[], metavar=("CATEGORY", "LOGITS"), help="an operating point that lies so much lower than the rule puts it")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
 
@@ -59,7 +60,7 @@ def main() -> None:
     rows = [row for row in text_data.load(args.data) if text_data.is_english(row)]
     validation, calibration, scraps = text_calibrate.slices(rows, args.share)
     harm, _ = model.scores([row.text for row in calibration])
-    points = text_calibrate.calibrate(calibration, harm, ())
+    points = text_calibrate.lowered(text_calibrate.calibrate(calibration, harm, ()), args.lower)
     trained = {member: encoder.trained(folder) for member, folder in folders.items()}
     settings["ensemble"] = {"members": trained, "calibration": points}
     text_data.write(path, lambda p: p.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8"))
