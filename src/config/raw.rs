@@ -309,8 +309,8 @@ pub struct ServeFlags {
     /// [default: 500] [env: DICHROIC_BATCH_WAIT_US]
     #[arg(long, value_name = "US")]
     pub batch_wait_us: Option<u64>,
-    /// Whether an English text to which the classifier of alpha-4o-mini, beta-3-haiku or gamma-1.5-flash gives 0.1 or more in
-    /// any category is judged by others of its bundle, too; these also have a say in whether a short English text has
+    /// Whether an English text to which the classifier of alpha-4o-mini, beta-3-haiku or gamma-1.5-flash gives 0.1 or more
+    /// (alpha: 0.03) in any category is judged by others of its bundle, too; these also have a say in whether a short English text has
     /// something to express: true or false [default: true] [env: DICHROIC_SECOND_READING]
     #[arg(long, value_name = "BOOL", hide_possible_values = true)]
     pub second_reading: Option<bool>,
