@@ -444,13 +444,15 @@ fn judges_tell_right_answers_from_wrong_ones_and_read_moods() {
             let alone = tokenizer.text(text).unwrap();
             let pair = [right, wrong].map(|answer| tokenizer.answered(&alone, answer).unwrap());
             let together = judge.run(&[alone.clone(), pair[0].clone(), pair[1].clone()]).unwrap();
-            let [good, bad] = [together[1].right[task], together[2].right[task]];
+            let [good, bad] = [together[1], together[2]].map(|said| said.verdict.unwrap().right[task]);
             assert!(good > bad + 0.2, "{id}: {good} and {bad} of {text}");
             // Nobody's verdict depends on who else is asked about; operators that add in another order differ a little.
-            let one = judge.run(&pair[..1]).unwrap()[0].right[task];
+            let one = judge.run(&pair[..1]).unwrap()[0].verdict.unwrap().right[task];
             assert!((one - good).abs() < 0.02, "{id}: {one} alone, {good} in company");
         }
-        let mood = |judge: &mut AnswerJudge, text: &str| judge.run(&[tokenizer.text(text).unwrap()]).unwrap()[0].mood;
+        let mood = |judge: &mut AnswerJudge, text: &str| {
+            judge.run(&[tokenizer.text(text).unwrap()]).unwrap()[0].verdict.unwrap().mood
+        };
         let [good, bad, _] = mood(&mut judge, "I passed my driving test this morning.");
         assert!(good > bad, "{id}");
         let [good, bad, _] = mood(&mut judge, "They cancelled my flight and lost my bag.");

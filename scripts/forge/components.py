@@ -126,7 +126,7 @@ class Component:
         paths = []
         for word in _strings(self.recipe):
             path = self.folder / word
-            if re.fullmatch(r"[\w.-]+\.(json|safetensors|txt|toml)", word):
+            if re.fullmatch(r"[\w.-]+\.(json|safetensors|txt|toml|xz)", word):
                 if not path.is_file():
                     raise SetupError(
                         f"The recipe of {self.title} names {word}, which is not in models/{self.folder.name}:"

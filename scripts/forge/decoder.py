@@ -852,8 +852,8 @@ def _cache_names(layers: int) -> Iterator[str]:
 
 
 def _prompts(path: Path, vocabulary: Sequence[str]) -> tuple[dict[str, Any], list[int]]:
-    """The three task prompts of a model, with how much it may doubt an answer where that was measured, and the ids of
-    its stop tokens."""
+    """The three task prompts of a model, with how much it may doubt an answer where that was measured and which part those have
+    that people wrote beforehand, and the ids of its stop tokens."""
     prompts = json.loads(path.read_text(encoding="utf-8"))
     tasks = {}
     for task in TASKS:
@@ -862,6 +862,9 @@ def _prompts(path: Path, vocabulary: Sequence[str]) -> tuple[dict[str, Any], lis
             for bound in ("most_doubt", "least_right"):
                 if bound in prompts["tasks"][task]:
                     tasks[task][bound] = float(prompts["tasks"][task][bound])
+            if "beforehand" in prompts["tasks"][task]:
+                bounds = prompts["tasks"][task]["beforehand"]
+                tasks[task]["beforehand"] = {texts: float(bounds[texts]) for texts in ("english", "others") if texts in bounds}
         except KeyError as missing:
             raise ValueError(f"{path.name} has no {missing} for the task '{task}'; add it") from None
     known = {token: index for index, token in enumerate(vocabulary)}

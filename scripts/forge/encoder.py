@@ -60,10 +60,12 @@ KEPT = "encoder.layer.{}.inner.kept"
 
 @dataclass(frozen=True)
 class Head:
-    """A linear layer on the encoder: what it reads (`both`, or `embedding`, the mean alone), and its logits."""
+    """A linear layer on the encoder: what it reads (`both`, or `embedding`, the mean alone), and its logits, as many as the
+    delta has where none are said.
+    """
 
     state: str
-    outputs: int
+    outputs: int | None
     # Whether a delta may be without it.
     optional: bool = False
 
@@ -238,8 +240,9 @@ def merge(base: Mapping[str, np.ndarray], delta: Mapping[str, np.ndarray], heads
         out[stem] = base[stem] + change
     width = base["embeddings.LayerNorm.bias"].size
     for name, head in heads.items():
-        shape = (head.outputs, 2 * width if head.state == "both" else width)
-        if not (head.optional and f"{name}.weight" not in out) and out.get(f"{name}.weight", np.empty(0)).shape != shape:
+        found = out.get(f"{name}.weight", np.empty(0))
+        shape = (head.outputs or len(found), 2 * width if head.state == "both" else width)
+        if not (head.optional and f"{name}.weight" not in out) and found.shape != shape:
             raise ValueError(f"The delta has no {name} head of shape {shape[0]} x {shape[1]}: export it again.")
     return out
 
@@ -449,7 +452,7 @@ def graph(
         weight, bias = (g.constant(f"{name}.{part}", tensors[f"{name}.{part}"]) for part in ("weight", "bias"))
         g.node("Gemm", [head.state, weight, bias], name, transB=1)
     outputs = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", head.outputs]) for name, head in heads.items()
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", len(tensors[f"{name}.weight"])]) for name in heads
     ]
     if embedding:
         outputs.append(helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["batch", width]))

@@ -1,16 +1,21 @@
 """Builds a judge of answers: an encoder's weights and a trained delta, as one ONNX graph.
 
-The encoder is one of forge.encoder's, the delta of its form, with two heads: `verdict.weight` [6, 2 * width] and
-`verdict.bias`, over the mean and the highest of the last layer's states, and that of a classifier for what has nothing to
-express, which a delta may be without. A sequence is `cls`, a text, `sep`, an answer to it, `sep`, or ends behind the text.
-The graph takes `input_ids` and `lengths` as that of a classifier does, and gives `verdict`, raw logits in the order of
-VERDICTS: how right the answer is as an expression in either light or as a reply, each alone; of a text without an answer
-its mood, the three together. Where it has the second head, it gives `expressibility` of a text without an answer, too: the
-logits of a classifier, special where those of a statement hold less than half.
+The encoder is one of forge.encoder's, the delta of its form, with up to three heads, and one of the first and the last at
+least: `verdict.weight` [6, 2 * width] and `verdict.bias`, over the mean and the highest of the last layer's states; that of
+a classifier for what has nothing to express; `situation.weight` [situations, width] and `situation.bias`, over the mean. A
+sequence is `cls`, a text, `sep`, an answer to it, `sep`, or ends behind the text. The graph takes `input_ids` and `lengths`
+as that of a classifier does, and gives a raw output for each head: `verdict`, logits in the order of VERDICTS, how right the
+answer is as an expression in either light or as a reply, each alone, and of a text without an answer its mood, the three
+together; `expressibility` of a text without an answer, the logits of a classifier, special where those of a statement hold
+less than half; `situation` of such a text, the logits of the everyday situations that it may tell of.
+
+What people wrote for these situations stands packed beside the delta, in the file that the recipe calls `situations`.
 """
 
 from __future__ import annotations
 
+import json
+import lzma
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,25 +26,50 @@ from . import encoder, graph_file
 
 VERDICTS = ["positive", "negative", "reply", "good", "bad", "plain"]
 HEADS = {
-    "verdict": encoder.Head("both", len(VERDICTS)),
+    "verdict": encoder.Head("both", len(VERDICTS), optional=True),
     "expressibility": encoder.Head("embedding", len(encoder.EXPRESSIBILITY), optional=True),
+    "situation": encoder.Head("embedding", None, optional=True),
 }
 # Tokens of each part: together with the control tokens all that the encoder has places for.
 TEXT_TOKENS, ANSWER_TOKENS = 120, 133
+# The file beside the graph with what was written for situations.
+SITUATIONS = "situations.json"
 
 
 def build(source: dict[str, Path], recipe: dict, model_dir: Path, out: Path) -> dict:
-    """Write model.onnx and tokenizer.json into `out`; return the manifest's part."""
+    """Write model.onnx and tokenizer.json into `out`, and what was written for situations; return the manifest's part."""
+    kind = encoder.backbone(recipe)
+    tensors = merged(source, recipe, model_dir)
+    return written(encoder.graph(tensors, kind, heads=HEADS), tensors, source, recipe, model_dir, out)
+
+
+def merged(source: Mapping[str, Path], recipe: Mapping, model_dir: Path) -> encoder.Tensors:
+    """The base of a recipe with its delta."""
     kind = encoder.backbone(recipe)
     tensors = encoder.merge(encoder.load_base(source[kind.weights]), load_file(model_dir / recipe["delta"]), HEADS)
-    return written(encoder.graph(tensors, kind, heads=HEADS), kind, source, out)
+    if "verdict.bias" not in tensors and "situation.bias" not in tensors:
+        raise ValueError(f"{recipe['delta']} has neither verdicts nor situations: train it again.")
+    return tensors
 
 
-def written(model: onnx.ModelProto, kind: encoder.Backbone, source: Mapping[str, Path], out: Path) -> dict:
-    """Writes a judge's graph and its tokenizer into `out`; returns the manifest's part."""
+def written(
+    model: onnx.ModelProto, tensors: encoder.Tensors, source: Mapping[str, Path], recipe: Mapping, model_dir: Path, out: Path
+) -> dict:
+    """Writes a judge's graph and what belongs to it into `out`; returns the manifest's part."""
+    kind = encoder.backbone(recipe)
     onnx.checker.check_model(model)
     graph_file.write(model, out / "model.onnx")
     encoder.write(out / "tokenizer.json", encoder.tokenizer(kind, source))
+    told = {"verdicts": VERDICTS} if "verdict.bias" in tensors else {}
+    if ("situation.bias" in tensors) != ("situations" in recipe):
+        raise ValueError("a judge tells situations where its recipe says what was written for them: name that file.")
+    if "situations" in recipe:
+        content = lzma.decompress((model_dir / recipe["situations"]).read_bytes())
+        if len(tensors["situation.bias"]) != len(json.loads(content)["names"]):
+            raise ValueError(f"{recipe['situations']} has not as many situations as the delta's head: fit it again.")
+        encoder.write(out / SITUATIONS, content)
+        told["situations"] = SITUATIONS
     return {
-        **kind.special_ids, "text_tokens": TEXT_TOKENS, "answer_tokens": ANSWER_TOKENS, "verdicts": VERDICTS,
+        **kind.special_ids, "text_tokens": TEXT_TOKENS, "answer_tokens": ANSWER_TOKENS,
+        "languages": recipe.get("languages", "any"), **told,
     }

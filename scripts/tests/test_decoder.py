@@ -645,14 +645,14 @@ def test_build_writes_both_files_and_the_manifest_part(tmp_path: Path) -> None:
     path = tiny_checkpoint.write(tmp_path / "t.gguf", "qwen2", 2)
     prompts(tmp_path)
     tree = json.loads((tmp_path / "prompts.json").read_text(encoding="utf-8"))
-    tree["tasks"]["reply"] |= {"most_doubt": 1.5, "least_right": 0.75}
+    tree["tasks"]["reply"] |= {"most_doubt": 1.5, "least_right": 0.75, "beforehand": {"english": 0.5}}
     (tmp_path / "prompts.json").write_text(json.dumps(tree), encoding="utf-8")
     out = tmp_path / "out"
     out.mkdir()
     recipe = {"window": 64, "prompts": "prompts.json", "precision": EXACT}
     part = decoder.build({"gguf": path}, recipe, tmp_path, out)
     assert sorted(file.name for file in out.iterdir()) == ["model.onnx", "tokenizer.json"]
-    assert part["tasks"]["reply"] == {"prefix": "a", "suffix": "b", "most_doubt": 1.5, "least_right": 0.75}
+    assert part["tasks"]["reply"] == {"prefix": "a", "suffix": "b", "most_doubt": 1.5, "least_right": 0.75, "beforehand": {"english": 0.5}}
     assert part["tasks"]["positive"] == {"prefix": "a", "suffix": "b"}
     del part["tasks"]
     assert part == {

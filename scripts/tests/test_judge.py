@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import sys
 from pathlib import Path
@@ -79,12 +80,48 @@ def test_the_build_tells_the_server_how_to_ask(base, delta, tmp_path):
     source = {name: tmp_path / name for name in ("model.safetensors", "tokenizer.json")}
     told = judge.build(source, {"delta": "judge.safetensors"}, tmp_path, tmp_path / "out")
     assert told == {
-        "cls_id": 101, "sep_id": 102, "pad_id": 0, "text_tokens": 120, "answer_tokens": 133,
+        "cls_id": 101, "sep_id": 102, "pad_id": 0, "text_tokens": 120, "answer_tokens": 133, "languages": "any",
         "verdicts": ["positive", "negative", "reply", "good", "bad", "plain"],
     }
     assert told["text_tokens"] + told["answer_tokens"] + 3 == encoder.PLACES
     model = built_graph.load(tmp_path / "out" / "model.onnx")
     assert [output.name for output in model.graph.output] == ["verdict"]
+
+
+@pytest.mark.parametrize("verdicts", [True, False])
+def test_a_judge_of_situations_has_what_people_wrote_beside_it(base, delta, tmp_path, verdicts):
+    random = np.random.default_rng(8)
+    head = {"situation.weight": random.standard_normal((3, 384)), "situation.bias": random.standard_normal(3)}
+    tuned = {name: value for name, value in delta.items() if verdicts or not name.startswith("verdict")}
+    tuned |= {name: value.astype(np.float32) for name, value in head.items()}
+    save_file(base, str(tmp_path / "model.safetensors"))
+    save_file(tuned, str(tmp_path / "judge.safetensors"))
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "truncation": None, "padding": None}), encoding="utf-8")
+    source = {name: tmp_path / name for name in ("model.safetensors", "tokenizer.json")}
+    recipe = {"delta": "judge.safetensors", "situations": "situations.json.xz", "languages": "english"}
+
+    def built(written: dict, recipe: dict) -> dict:
+        (tmp_path / "situations.json.xz").write_bytes(lzma.compress(json.dumps(written).encode()))
+        (tmp_path / "out").mkdir(exist_ok=True)
+        return judge.build(source, recipe, tmp_path, tmp_path / "out")
+
+    written = {"least": 0.5, "names": ["won", "lost", "late"], "sentences": {}}
+    told = built(written, recipe)
+    assert ("verdicts" in told) == verdicts and told["situations"] == "situations.json" and told["languages"] == "english"
+    assert json.loads((tmp_path / "out" / "situations.json").read_text(encoding="utf-8")) == written
+    found = session(tmp_path / "out" / "model.onnx").run(["situation"], feed([[101, 5, 9, 102]]))[0]
+    assert found.shape == (1, 3)
+    with pytest.raises(ValueError, match="as many situations"):
+        built({**written, "names": ["won"]}, recipe)
+    with pytest.raises(ValueError, match="name that file"):
+        built(written, {"delta": "judge.safetensors"})
+
+
+def test_a_judge_of_nothing_is_refused(base, delta, tmp_path):
+    save_file(base, str(tmp_path / "model.safetensors"))
+    save_file({name: value for name, value in delta.items() if not name.startswith("verdict")}, str(tmp_path / "judge.safetensors"))
+    with pytest.raises(ValueError, match="neither verdicts nor situations"):
+        judge.merged({"model.safetensors": tmp_path / "model.safetensors"}, {"delta": "judge.safetensors"}, tmp_path)
 
 
 def test_for_gpus_it_is_built_in_half_precision_of_the_same_recipe(base, delta, tmp_path):

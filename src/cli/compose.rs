@@ -23,6 +23,7 @@ use crate::{
     registry::{
         Bundle, ComponentName, INSTALL, Registry,
         manifest::{CacheForm, EnsembleSpec},
+        situations,
     },
     runtime::{
         self, Decode, Decoder, Forward, GrowingDecoder, ImageClassifier, JudgeTokenizer, LineOrientation,
@@ -109,6 +110,18 @@ fn lend_writer(models: &mut BTreeMap<ModelId, Models>) {
     }
 }
 
+/// Has the situations of texts told for all identifiers by whoever here does: of English ones first by a judge that was taught
+/// English alone, which tells them better than one that reads all languages.
+fn lend_situations(models: &mut BTreeMap<ModelId, Models>) {
+    let judges = models.values().filter_map(|models| models.judge.clone());
+    let (all, english): (Vec<_>, Vec<_>) = judges.partition(|judge| judge.tells_situations(false));
+    let english = english.into_iter().filter(|judge| judge.tells_situations(true));
+    let tellers: Vec<_> = english.take(1).chain(all.into_iter().take(1)).collect();
+    for borrower in models.values_mut() {
+        borrower.situations.clone_from(&tellers);
+    }
+}
+
 /// What is loaded once: of a text classifier the network, which may have company in one bundle and none in another.
 fn key(component: ComponentName, bundle: &Bundle) -> &str {
     if component == ComponentName::Text { bundle.network() } else { bundle.digest() }
@@ -181,6 +194,7 @@ impl<'a> Composer<'a> {
         }
         lend_light(&mut models);
         lend_writer(&mut models);
+        lend_situations(&mut models);
         let options =
             ServiceOptions { timeout: self.config.request_timeout, image_queue: self.config.image_queue, device };
         Ok(Services::new(models, options, self.metrics))
@@ -386,7 +400,9 @@ impl<'a> Composer<'a> {
         let policy = BatchPolicy { budget: UNMEASURED_TOKENS, items: BATCH_TEXTS, wait: Duration::ZERO };
         let stage = Stage { name: "judge", capacity: self.config.text_queue, policy, open: runtime::AnswerJudge::open };
         let batcher = self.stage(id, bundle, &stage)?;
-        Ok(AnswerJudge::new(JudgeTokenizer::open(bundle)?, batcher, bundle.digest().to_owned()))
+        let spec = bundle.manifest().answer_judge.as_ref().context("the manifest has no answer_judge part")?;
+        let tokenizer = JudgeTokenizer::open(bundle)?;
+        Ok(AnswerJudge::new(tokenizer, batcher, spec, situations::of(bundle)?, bundle.digest().to_owned()))
     }
 
     fn stage<F: Forward>(

@@ -34,4 +34,18 @@ impl Language {
         Self::Chinese,
         Self::Portuguese,
     ];
+
+    /// Its code in ISO 639-1.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::English => "en",
+            Self::Japanese => "ja",
+            Self::Korean => "ko",
+            Self::Spanish => "es",
+            Self::French => "fr",
+            Self::German => "de",
+            Self::Chinese => "zh",
+            Self::Portuguese => "pt",
+        }
+    }
 }

@@ -16,6 +16,7 @@ pub mod mood;
 pub mod negation;
 pub mod operation;
 pub mod reading;
+pub mod situation;
 pub mod text;
 pub mod usage;
 
@@ -31,5 +32,6 @@ pub use moderation::{
 };
 pub use mood::Moods;
 pub use operation::Operation;
+pub use situation::{Likeliest, Sentences, Situations};
 pub use text::{TextError, ValidText};
 pub use usage::{LimitDecision, UsageLimit};

@@ -481,22 +481,30 @@ mod tests {
     fn a_judge_of_answers_says_what_the_server_reads() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("model.onnx"), "").unwrap();
-        let open = |verdicts: [&str; 6], text_tokens: usize| {
+        let write = |part: serde_json::Value| {
             let manifest = json!({
                 "format": 1, "kind": "answer_judge", "name": "n", "source": "s", "licence": "MIT", "fingerprint": "f",
                 "files": [{"path": "model.onnx", "bytes": 0, "sha256": hex(&Sha256::digest(""))}],
-                "answer_judge": {
-                    "cls_id": 0, "sep_id": 2, "pad_id": 1, "text_tokens": text_tokens, "answer_tokens": 9, "verdicts": verdicts,
-                },
+                "answer_judge": part,
             });
             std::fs::write(dir.path().join(MANIFEST), manifest.to_string()).unwrap();
             Bundle::open(dir.path()).map(|bundle| bundle.manifest().kind).map_err(|error| error.to_string())
+        };
+        let part = |text_tokens: usize| json!({"cls_id": 0, "sep_id": 2, "pad_id": 1, "text_tokens": text_tokens, "answer_tokens": 9});
+        let open = |verdicts: [&str; 6], text_tokens: usize| {
+            let mut part = part(text_tokens);
+            part["verdicts"] = json!(verdicts);
+            write(part)
         };
         assert_eq!(open(VERDICTS, 120), Ok(Kind::AnswerJudge));
         assert!(open(VERDICTS, 0).unwrap_err().contains("between 1 and 4,096 tokens"));
         let mut others = VERDICTS;
         others.swap(0, 1);
         assert!(open(others, 120).unwrap_err().contains("verdicts are not in the expected order"));
+        assert!(write(part(120)).unwrap_err().contains("neither verdicts nor situations"));
+        let mut unlisted = part(120);
+        unlisted["situations"] = json!("situations.json");
+        assert!(write(unlisted).unwrap_err().contains("lists no situations.json"));
     }
 
     #[test]

@@ -95,8 +95,15 @@ pub(super) fn check(manifest: &Manifest) -> Result<(), String> {
         Kind::TextReader => check_reader(manifest.text_reader.as_ref().ok_or("no text_reader part")?)?,
         Kind::AnswerJudge => {
             let spec = manifest.answer_judge.as_ref().ok_or("no answer_judge part")?;
-            if spec.verdicts != VERDICTS {
+            if spec.verdicts.as_ref().is_some_and(|verdicts| *verdicts != VERDICTS) {
                 return Err("verdicts are not in the expected order".into());
+            }
+            match &spec.situations {
+                None if spec.verdicts.is_none() => return Err("it tells neither verdicts nor situations".into()),
+                Some(name) if !manifest.files.iter().any(|file| file.path == *name) => {
+                    return Err(format!("it lists no {name}, which says what was written for situations"));
+                }
+                _ => {}
             }
             if [spec.text_tokens, spec.answer_tokens].iter().any(|tokens| !(1..=4_096).contains(tokens)) {
                 return Err("the judge reads not between 1 and 4,096 tokens of a text and of an answer".into());
@@ -116,6 +123,10 @@ fn check_generator(manifest: &Manifest, spec: &GeneratorSpec) -> Result<(), Stri
     }
     if tasks.iter().filter_map(|task| task.least_right).any(|least| !(0.0..=1.0).contains(&least)) {
         return Err("a task's least_right is not from 0 to 1".into());
+    }
+    let bounds = tasks.iter().filter_map(|task| task.beforehand).flat_map(|one| [one.english, one.others]);
+    if bounds.flatten().any(|least| !(0.0..=1.0).contains(&least)) {
+        return Err("a task's beforehand is not from 0 to 1".into());
     }
     if let Some(MoodSpec { tokens, weights, bias }) = &spec.mood {
         let known = |&token| usize::try_from(token).is_ok_and(|token: usize| token < spec.vocab);

@@ -206,6 +206,30 @@ pub struct TaskPrompt {
     /// Absent where none is asked: it was not measured for this task, or is no help.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub least_right: Option<f32>,
+    /// When an answer is what people wrote for the situation of the text, where one tells that. Absent where none is: what the
+    /// model writes is better, or that was not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beforehand: Option<Beforehand>,
+}
+
+/// How probable the situation of a text must be for what people wrote to come first: where that passes the checks nothing is
+/// generated. Of a less probable one it is a candidate beside what is made again.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Beforehand {
+    /// Of English texts; absent where what people wrote is no help there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub english: Option<f32>,
+    /// Of others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub others: Option<f32>,
+}
+
+impl Beforehand {
+    /// The bound for a text, given whether it is in English.
+    pub fn of(self, english: bool) -> Option<f32> {
+        if english { self.english } else { self.others }
+    }
 }
 
 /// How to feed a text classifier and read its heads.
@@ -438,8 +462,15 @@ pub struct AnswerJudgeSpec {
     pub text_tokens: usize,
     /// Most tokens of the answer.
     pub answer_tokens: usize,
-    /// Order of the `verdict` output; must be [`VERDICTS`].
-    pub verdicts: [String; 6],
+    /// Order of the `verdict` output; must be [`VERDICTS`]. Absent where it judges no answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdicts: Option<[String; 6]>,
+    /// The file with what people wrote for the situations of the `situation` output; absent where it tells none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub situations: Option<String>,
+    /// The languages of the texts that it was taught.
+    #[serde(default, skip_serializing_if = "Languages::is_any")]
+    pub languages: Languages,
 }
 
 /// What a judge of answers tells, as logits: of an answer how right it is as an expression in either light or as a reply,

@@ -13,6 +13,7 @@ pub mod progress;
 pub mod prompts;
 pub mod release;
 pub mod sequence;
+pub mod situations;
 
 use std::{
     collections::BTreeMap,

@@ -93,7 +93,7 @@ impl Prompts {
             let mut parts = rendered.split(TEXT).map(str::to_owned);
             match (parts.next(), parts.next(), parts.next()) {
                 (Some(prefix), Some(suffix), None) => {
-                    Ok(TaskPrompt { prefix, suffix, most_doubt: None, least_right: None })
+                    Ok(TaskPrompt { prefix, suffix, most_doubt: None, least_right: None, beforehand: None })
                 }
                 _ => Err("it does not give a user's text exactly once".to_owned()),
             }
@@ -111,7 +111,13 @@ fn lines(task: usize, opening: &str) -> TaskPrompt {
     for (text, answers) in EXAMPLES {
         prefix.extend(["Text: ", text, "\nAnswer: ", answers[task], "\n\n"]);
     }
-    TaskPrompt { prefix: prefix + "Text: ", suffix: "\nAnswer:".into(), most_doubt: None, least_right: None }
+    TaskPrompt {
+        prefix: prefix + "Text: ",
+        suffix: "\nAnswer:".into(),
+        most_doubt: None,
+        least_right: None,
+        beforehand: None,
+    }
 }
 
 /// The examples as turns, and the turn with the text. There is no system's turn: many templates refuse one.

@@ -3,22 +3,35 @@
 use ort::session::Session;
 
 use super::{Forward, Runtime, RuntimeError, Window, classifier::softmax, finite, padded::Padded, sigmoid};
-use crate::registry::{Bundle, manifest::VERDICTS};
+use crate::{
+    domain::Likeliest,
+    registry::{Bundle, manifest::VERDICTS},
+};
 
-/// What the judge says of one sequence. Each part has a meaning for its own kind of sequence alone.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// What the judge says of one sequence, as far as it has a head for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Said {
+    /// How right an answer is, or the mood of a text.
+    pub verdict: Option<Verdict>,
+    /// Of a text alone: probabilities in the order of `Expressibility::ALL`, summing to 1.
+    pub expressibility: Option<[f32; 5]>,
+    /// Of a text alone: the everyday situation that it most likely tells of.
+    pub situation: Option<Likeliest>,
+}
+
+/// Each part has a meaning for its own kind of sequence alone.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Verdict {
     /// Of a text with an answer: how likely a reader finds that right as its positive expression, its negative one, and as
     /// the reply to it.
     pub right: [f32; 3],
     /// Of a text alone: the logits of good news, bad news and neither.
     pub mood: [f32; 3],
-    /// Of a text alone: probabilities in the order of `Expressibility::ALL`, summing to 1, where the judge has a head for it.
-    pub expressibility: Option<[f32; 5]>,
 }
 
-/// A session of the judge's graph: `input_ids` int64 `[batch, tokens]`, `lengths` int32 `[batch]` → `verdict` float32 logits
-/// `[batch, 6]`, in the order of [`VERDICTS`], and `expressibility` `[batch, 5]` where the judge has that head.
+/// A session of the judge's graph: `input_ids` int64 `[batch, tokens]`, `lengths` int32 `[batch]` → float32 logits, an output
+/// for each head that it has: `verdict` `[batch, 6]`, in the order of [`VERDICTS`], `expressibility` `[batch, 5]`, `situation`
+/// `[batch, situations]`.
 pub struct AnswerJudge {
     session: Session,
     pad_id: u32,
@@ -49,24 +62,35 @@ impl Forward for AnswerJudge {
 
     fn run(&mut self, batch: &[Window]) -> Result<Vec<Said>, RuntimeError> {
         let outputs = self.session.run(Padded::of(batch, self.pad_id).into_inputs()?)?;
-        let verdict = outputs.get("verdict").ok_or_else(|| RuntimeError::Shape("no output verdict".into()))?;
-        let (_, logits) = verdict.try_extract_tensor::<f32>()?;
-        let (rows, rest) = finite(logits)?.as_chunks::<{ VERDICTS.len() }>();
-        if rows.len() != batch.len() || !rest.is_empty() {
-            return Err(RuntimeError::Shape(format!("{} verdicts for {} sequences", logits.len(), batch.len())));
-        }
-        let kinds = match outputs.get("expressibility") {
-            Some(output) => Some(finite(output.try_extract_tensor::<f32>()?.1)?.as_chunks::<5>().0),
-            None => None,
+        // Of each head the logits, those of a sequence after those of another.
+        let head = |name: &str| -> Result<Vec<&[f32]>, RuntimeError> {
+            let Some(output) = outputs.get(name) else { return Ok(Vec::new()) };
+            let logits = finite(output.try_extract_tensor::<f32>()?.1)?;
+            let wide = logits.len() / batch.len().max(1);
+            if wide == 0 || wide * batch.len() != logits.len() {
+                return Err(RuntimeError::Shape(format!(
+                    "{} logits of {name} for {} sequences",
+                    logits.len(),
+                    batch.len()
+                )));
+            }
+            Ok(logits.chunks_exact(wide).collect())
         };
-        if let Some(kinds) = kinds.filter(|kinds| kinds.len() != batch.len()) {
-            return Err(RuntimeError::Shape(format!("{} kinds for {} sequences", kinds.len(), batch.len())));
-        }
-        let said = |(row, &[positive, negative, reply, good, bad, plain]): (usize, &[f32; 6])| Said {
-            right: [positive, negative, reply].map(sigmoid),
-            mood: [good, bad, plain],
-            expressibility: kinds.and_then(|kinds| kinds.get(row).copied()).map(softmax),
+        let (verdicts, kinds, situations) = (head("verdict")?, head("expressibility")?, head("situation")?);
+        let misshapen = |name: &str| RuntimeError::Shape(format!("an output {name} of another width"));
+        let said = |row: usize| {
+            let verdict = verdicts.get(row).map(|&logits| <[f32; VERDICTS.len()]>::try_from(logits)).transpose();
+            let verdict = verdict.map_err(|_| misshapen("verdict"))?;
+            let kinds = kinds.get(row).map(|&logits| <[f32; 5]>::try_from(logits)).transpose();
+            Ok(Said {
+                verdict: verdict.map(|[positive, negative, reply, good, bad, plain]| Verdict {
+                    right: [positive, negative, reply].map(sigmoid),
+                    mood: [good, bad, plain],
+                }),
+                expressibility: kinds.map_err(|_| misshapen("expressibility"))?.map(softmax),
+                situation: situations.get(row).and_then(|logits| Likeliest::of_logits(logits)),
+            })
         };
-        Ok(rows.iter().enumerate().map(said).collect())
+        (0..batch.len()).map(said).collect()
     }
 }

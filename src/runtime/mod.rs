@@ -42,7 +42,7 @@ pub use decoder::Decoder;
 pub use graph::GeneratorGraph;
 pub use growing::GrowingDecoder;
 pub use instructions::Instructions;
-pub use judge::{AnswerJudge, Said};
+pub use judge::{AnswerJudge, Said, Verdict};
 pub use kv::give_back_what_is_free;
 pub(crate) use normalise::{is_emoji, normalise};
 pub use ocr::{LineOrientation, LinePixels, LineRecogniser, PagePixels, Reading, TextDetector, TextMap};

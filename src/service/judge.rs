@@ -1,14 +1,16 @@
-//! The judge of answers behind its batcher: a text and what was written of it in, how right that is out.
+//! The judge of answers behind its batcher: a text and what was written of it in, how right that is out; of a text alone,
+//! what people wrote for the situation that it tells of.
 //!
-//! Owns which texts are judged: English ones, of which it has learned. What follows from a verdict is for whoever checks
+//! Owns which texts are judged: those in a language of which it has learned. What follows from a verdict is for whoever checks
 //! answers. Runs on the async threads; a text and an answer are short enough to be tokenised there.
 
 use std::time::{Duration, Instant};
 
 use super::{ServiceError, in_portions, language, writer::Task};
 use crate::{
-    domain::{Expressibility, Moods, Polarity},
+    domain::{Expressibility, Language, Moods, Polarity, Sentences, Situations},
     engine::Batcher,
+    registry::manifest::{AnswerJudgeSpec, Languages},
     runtime::{JudgeTokenizer, RuntimeError, Said, Window},
 };
 
@@ -19,6 +21,10 @@ const SPECIAL: f32 = 0.5;
 pub struct AnswerJudge {
     tokenizer: JudgeTokenizer,
     batcher: Batcher<Window, Said>,
+    languages: Languages,
+    /// Whether it has the head that judges answers.
+    tells_verdicts: bool,
+    situations: Option<Situations>,
     digest: String,
 }
 
@@ -31,9 +37,42 @@ pub(super) struct Opinion {
 }
 
 impl AnswerJudge {
-    /// `tokenizer` and `batcher` are made from the bundle of this digest.
-    pub fn new(tokenizer: JudgeTokenizer, batcher: Batcher<Window, Said>, digest: String) -> Self {
-        Self { tokenizer, batcher, digest }
+    /// `tokenizer` and `batcher` are made from the bundle of this digest that `spec` is of, `situations` is what that has to
+    /// say of them.
+    pub fn new(
+        tokenizer: JudgeTokenizer,
+        batcher: Batcher<Window, Said>,
+        spec: &AnswerJudgeSpec,
+        situations: Option<Situations>,
+        digest: String,
+    ) -> Self {
+        let (languages, tells_verdicts) = (spec.languages, spec.verdicts.is_some());
+        Self { tokenizer, batcher, languages, tells_verdicts, situations, digest }
+    }
+
+    /// Whether it judges answers.
+    pub(super) fn tells_verdicts(&self) -> bool {
+        self.tells_verdicts
+    }
+
+    /// Whether it tells the situation of a text, given whether that is in English.
+    pub fn tells_situations(&self, english: bool) -> bool {
+        self.situations.is_some() && self.languages.include(english)
+    }
+
+    /// What people wrote, in this language, for the situation that a text tells of, and how probable that is; none where it is
+    /// unsure.
+    pub(super) async fn sentences(
+        &self,
+        text: &str,
+        language: Language,
+        deadline: Instant,
+    ) -> Result<Option<(&Sentences, f32)>, ServiceError> {
+        let Some(situations) = &self.situations else { return Ok(None) };
+        let alone = self.tokenizer.text(text).map_err(|error| broken(&error))?;
+        let said = in_portions(&self.batcher, vec![alone], deadline).await?;
+        let Some(found) = said.first().ok_or(ServiceError::Internal)?.situation else { return Ok(None) };
+        Ok(situations.sentences(language, found).map(|sentences| (sentences, found.probability)))
     }
 
     pub(super) fn digest(&self) -> &str {
@@ -54,7 +93,7 @@ impl AnswerJudge {
     /// How far it holds that nothing can be expressed of a text ([`Expressibility::lean`]); none for one that it does not
     /// read, or where no head tells.
     pub(super) async fn lean(&self, text: &str, deadline: Instant) -> Result<Option<f32>, ServiceError> {
-        if !language::is_english(text) {
+        if !self.languages.include(language::is_english(text)) {
             return Ok(None);
         }
         let alone = self.tokenizer.text(text).map_err(|error| broken(&error))?;
@@ -70,7 +109,7 @@ impl AnswerJudge {
         answers: impl IntoIterator<Item = (Task, &'a str)>,
         deadline: Instant,
     ) -> Result<Option<Opinion>, ServiceError> {
-        if !language::is_english(text) {
+        if !self.languages.include(language::is_english(text)) {
             return Ok(None);
         }
         let alone = self.tokenizer.text(text).map_err(|error| broken(&error))?;
@@ -81,7 +120,9 @@ impl AnswerJudge {
         }
         let said = in_portions(&self.batcher, sequences, deadline).await?;
         let (text, answered) = said.split_first().ok_or(ServiceError::Internal)?;
-        let right = tasks.into_iter().zip(answered).map(|(task, said)| f64::from(of_task(said.right, task)));
+        let Some(text) = text.verdict else { return Ok(None) };
+        let verdicts = tasks.into_iter().zip(answered);
+        let right = verdicts.filter_map(|(task, said)| Some(f64::from(of_task(said.verdict?.right, task))));
         Ok(Some(Opinion { moods: Moods::of_logits(text.mood), right: right.collect() }))
     }
 }

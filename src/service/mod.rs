@@ -123,8 +123,10 @@ pub struct Models {
     /// Tells the light of expressions where `text` has no head for it: the text classifier of another identifier with
     /// the same writer.
     pub light: Option<Arc<TextGuardian>>,
-    /// Tells right answers of the writer from wrong ones.
+    /// Tells right answers of the writer from wrong ones, or the situation of a text, or both.
     pub judge: Option<Arc<AnswerJudge>>,
+    /// Tell the situation of a text, the best one first: not all read every language.
+    pub situations: Vec<Arc<AnswerJudge>>,
 }
 
 /// Bounds of the use cases.
@@ -276,8 +278,16 @@ impl Services {
     }
 
     fn models(&self, id: ModelId) -> &Models {
-        const NONE: &Models =
-            &Models { writer: None, elsewhere: None, text: None, image: None, reader: None, light: None, judge: None };
+        const NONE: &Models = &Models {
+            writer: None,
+            elsewhere: None,
+            text: None,
+            image: None,
+            reader: None,
+            light: None,
+            judge: None,
+            situations: Vec::new(),
+        };
         self.models.get(&id).unwrap_or(NONE)
     }
 
@@ -288,8 +298,10 @@ impl Services {
         };
         let taught = || writer.writes(language::is_answered_in_english(text.as_str()));
         let writer = models.elsewhere.as_ref().filter(|_| !taught()).unwrap_or(writer);
-        let (light, judge) = (models.light.as_deref(), models.judge.as_deref());
-        Ok(prism::Desk { writer, guardian, light, judge, metrics: &self.metrics })
+        let (light, judge) = (models.light.as_deref(), models.judge.as_deref().filter(|judge| judge.tells_verdicts()));
+        let english = language::is_answered_in_english(text.as_str());
+        let situations = models.situations.iter().map(|judge| &**judge).find(|judge| judge.tells_situations(english));
+        Ok(prism::Desk { writer, guardian, light, judge, situations, metrics: &self.metrics })
     }
 
     /// Runs a use case under the request's deadline. The engines honour it too; this holds for what lies between.

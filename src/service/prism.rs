@@ -7,10 +7,13 @@ use super::{
     guardian_text::Judgement,
     language,
     manners::manners,
-    writer::{Manner, Task, Try, Written},
+    writer::{Manner, Task, Try, Written, seed},
 };
 use crate::{
-    domain::{Fixed, Language, Moods, Polarity, Prism, Threshold, ValidText, fixed, likeness, mood, negation},
+    domain::{
+        Fixed, Language, Moods, Polarity, Prism, Sentences, Threshold, ValidText, fixed, likeness, mood, negation,
+        situation,
+    },
     telemetry::Metrics,
 };
 
@@ -33,6 +36,8 @@ pub(super) struct Desk<'a> {
     /// Tells the light of an answer where the guardian cannot.
     pub(super) light: Option<&'a TextGuardian>,
     pub(super) judge: Option<&'a AnswerJudge>,
+    /// Tells the situation of a text, and what people wrote for it.
+    pub(super) situations: Option<&'a AnswerJudge>,
     pub(super) metrics: &'a Metrics,
 }
 
@@ -264,8 +269,9 @@ pub(super) async fn express(desk: Desk<'_>, text: ValidText, deadline: Instant) 
     })
 }
 
-/// Generates each task greedily, checks the answers, and makes those that fail once more: by sampling, or from beginnings
-/// that fit what the text tells.
+/// Answers what people wrote for the situation of the text, where that comes first, is known and passes the checks. Else
+/// generates each task greedily, checks the answers, and makes those that fail once more: by sampling, or from beginnings that
+/// fit what the text tells; beside these stands what people wrote.
 ///
 /// The candidates that do best together win: see [`best`].
 ///
@@ -279,6 +285,19 @@ pub(super) async fn checked(
     bound: Threshold,
     deadline: Instant,
 ) -> Result<Outcome, ServiceError> {
+    let known = known_situation(desk, text, tasks, deadline).await?;
+    let mut ready = None;
+    if let Some(known) = known.as_ref().filter(|known| known.comes_first()) {
+        let candidates = known.candidates(desk, text, tasks, bound, deadline).await?;
+        let best = best(&candidates);
+        let pair = Pair::of(&best);
+        // A judge that learned from what models write picks among them, and holds nearly all for too little.
+        let fails = |quality: Quality| Quality { right: None, ..quality }.failure(pair).is_some();
+        if !best.iter().any(|(quality, _)| fails(*quality)) {
+            return Ok(Outcome::Answers(best.into_iter().map(|(_, answer)| answer.clone()).collect()));
+        }
+        ready = Some(candidates);
+    }
     let first: Vec<Try> = tasks.iter().map(|&task| Try { task, manner: Manner::First }).collect();
     let (first, moods) = assessed(desk, text, &first, None, bound, deadline).await?;
     let pair = Pair::of(&first.iter().collect::<Vec<_>>());
@@ -303,8 +322,8 @@ pub(super) async fn checked(
         let attempts: Vec<_> = retries.iter().map(|&(_, attempt)| attempt).collect();
         // Held to it here: what waits in a queue is not told before a row is free.
         let until = sooner(deadline);
-        let again = tokio::time::timeout_at(until.into(), assessed(desk, text, &attempts, moods, bound, until)).await;
-        match again.unwrap_or(Err(ServiceError::Deadline)) {
+        let made = tokio::time::timeout_at(until.into(), assessed(desk, text, &attempts, moods, bound, until)).await;
+        match made.unwrap_or(Err(ServiceError::Deadline)) {
             Ok((candidates, _)) => {
                 for ((place, _), candidate) in retries.into_iter().zip(candidates) {
                     if let Some(written) = written.get_mut(place) {
@@ -315,6 +334,15 @@ pub(super) async fn checked(
             Err(error) if written.iter().flatten().any(|(quality, _)| !quality.fit()) => return Err(error),
             Err(_) => {}
         }
+        if let (None, Some(known)) = (&ready, &known) {
+            // Without it there is what was generated.
+            ready = known.candidates(desk, text, tasks, bound, until).await.ok();
+        }
+        for ((place, ready), written) in ready.into_iter().flatten().enumerate().zip(&mut written) {
+            if again.iter().any(|(failed, ..)| *failed == place) {
+                written.extend(ready);
+            }
+        }
     }
     let best = best(&written);
     if best.iter().all(|(quality, _)| quality.fit()) {
@@ -323,6 +351,74 @@ pub(super) async fn checked(
     let lost = |answers: &&Vec<Candidate>| !answers.iter().any(|(quality, _)| quality.fit());
     let despairs = written.iter().filter(lost).flatten().any(|(quality, _)| quality.fitness == Fitness::Despairing);
     Ok(Outcome::Unfit { despairs })
+}
+
+/// The situation of a text, as far as that matters for its answers.
+struct Known<'a> {
+    sentences: &'a Sentences,
+    language: Language,
+    probability: f32,
+    /// For each task, the probability from which what people wrote comes first; none where it has no part.
+    bounds: Vec<Option<f32>>,
+}
+
+/// The situation that a text tells of, where that matters for the answer to some task and is known.
+async fn known_situation<'a>(
+    desk: Desk<'a>,
+    text: &ValidText,
+    tasks: &[Task],
+    deadline: Instant,
+) -> Result<Option<Known<'a>>, ServiceError> {
+    let english = language::is_answered_in_english(text.as_str());
+    let bounds: Vec<Option<f32>> = tasks.iter().map(|&task| desk.writer.beforehand(task, english)).collect();
+    let Some(judge) = desk.situations.filter(|_| bounds.iter().any(Option::is_some)) else { return Ok(None) };
+    let language = if english { Language::English } else { language::of(text.as_str()) };
+    let found = judge.sentences(text.as_str(), language, deadline).await?;
+    Ok(found.map(|(sentences, probability)| Known { sentences, language, probability, bounds }))
+}
+
+impl Known<'_> {
+    /// Whether what people wrote is tried before anything is generated.
+    fn comes_first(&self) -> bool {
+        self.bounds.iter().all(|bound| bound.is_some_and(|bound| self.probability >= bound))
+    }
+
+    /// What people wrote, for each task in which that has a part, assessed as if it had been generated.
+    async fn candidates(
+        &self,
+        desk: Desk<'_>,
+        text: &ValidText,
+        tasks: &[Task],
+        bound: Threshold,
+        deadline: Instant,
+    ) -> Result<Vec<Vec<Candidate>>, ServiceError> {
+        let (mut of_tasks, mut answers, mut counts) = (Vec::new(), Vec::new(), Vec::with_capacity(tasks.len()));
+        for (&task, has_part) in tasks.iter().zip(&self.bounds) {
+            let said = match has_part {
+                Some(_) => answers_of(text.as_str(), self.language, self.sentences, task),
+                None => Vec::new(),
+            };
+            counts.push(said.len());
+            of_tasks.extend(said.iter().map(|_| task));
+            answers.extend(said.into_iter().map(|text| Written { text, whole: true, doubt: 0.0, moods: None }));
+        }
+        let mut candidates = weighed(desk, text, (&of_tasks, answers), None, bound, deadline).await?.0.into_iter();
+        Ok(counts.into_iter().map(|count| candidates.by_ref().take(count).collect()).collect())
+    }
+}
+
+/// What was written, as answers to a text: first the one that its words point to, so that texts of one situation do not all
+/// get the same.
+fn answers_of(text: &str, language: Language, sentences: &Sentences, task: Task) -> Vec<String> {
+    let mut answers: Vec<String> = match task {
+        Task::Express(light) => {
+            sentences.attitudes(light).iter().map(|attitude| situation::joined(text, attitude, language)).collect()
+        }
+        Task::Reply => sentences.reply.clone(),
+    };
+    let first = seed(text, task, 0) % answers.len().max(1) as u64;
+    answers.rotate_left(usize::try_from(first).unwrap_or_default());
+    answers
 }
 
 /// Where a second try ends: before the request does, so that there is time to give out what the first one made.
@@ -341,24 +437,28 @@ async fn assessed(
     deadline: Instant,
 ) -> Result<(Vec<Candidate>, Option<Moods>), ServiceError> {
     let answers = desk.writer.write(text, tries, deadline).await?;
-    let said: Vec<String> = answers.iter().map(|answer| answer.text.clone()).collect();
-    let mut judgements = desk.guardian.judge_all(said.clone(), deadline).await?;
-    if let Some(light) = desk.light
-        && judgements.iter().any(|judgement| judgement.positive.is_none())
-    {
-        let seen = light.judge_all(said, deadline).await?;
-        for (judgement, seen) in judgements.iter_mut().zip(seen) {
-            judgement.positive = judgement.positive.or(seen.positive);
-        }
-    }
+    let tasks: Vec<Task> = tries.iter().map(|one| one.task).collect();
+    weighed(desk, text, (&tasks, answers), moods, bound, deadline).await
+}
+
+/// Answers to tasks, judged, and the mood of the text: `moods`, unless these are the first to tell.
+async fn weighed(
+    desk: Desk<'_>,
+    text: &ValidText,
+    (tasks, answers): (&[Task], Vec<Written>),
+    moods: Option<Moods>,
+    bound: Threshold,
+    deadline: Instant,
+) -> Result<(Vec<Candidate>, Option<Moods>), ServiceError> {
+    let judgements = judged(desk, answers.iter().map(|answer| answer.text.clone()).collect(), deadline).await?;
     // It was learned of English texts, as was how replies begin.
     let english = language::is_answered_in_english(text.as_str());
-    let least_right = |one: &Try| desk.writer.least_right(one.task).filter(|_| english);
-    let bounds: Vec<Option<f64>> = tries.iter().map(least_right).collect();
+    let least_right = |&task: &Task| desk.writer.least_right(task).filter(|_| english);
+    let bounds: Vec<Option<f64>> = tasks.iter().map(least_right).collect();
     let opinion = match desk.judge.filter(|_| bounds.iter().any(Option::is_some)) {
         Some(judge) => {
-            let answered = tries.iter().zip(&answers).zip(&bounds).filter(|(_, bound)| bound.is_some());
-            let answered = answered.map(|((one, answer), _)| (one.task, answer.text.as_str()));
+            let answered = tasks.iter().zip(&answers).zip(&bounds).filter(|(_, bound)| bound.is_some());
+            let answered = answered.map(|((&task, answer), _)| (task, answer.text.as_str()));
             judge.opinion(text.as_str(), answered, deadline).await?
         }
         None => None,
@@ -368,13 +468,28 @@ async fn assessed(
     let moods = moods.filter(|_| language::is_english(text.as_str()));
     let mut verdicts = opinion.map_or_else(Vec::new, |opinion| opinion.right).into_iter();
     let right = bounds.into_iter().map(|least| Some(Right { least: least?, probability: verdicts.next()? }));
-    let candidates = tries.iter().zip(answers).zip(judgements).zip(right).map(|(((one, answer), judgement), right)| {
-        // A judge has the mood in view, and more.
-        let moods = moods.filter(|_| right.is_none());
-        let quality = assess(text.as_str(), one.task, &answer, moods, judgement, bound);
-        (Quality { right, ..quality }, answer.text)
-    });
+    let candidates =
+        tasks.iter().zip(answers).zip(judgements).zip(right).map(|(((&task, answer), judgement), right)| {
+            // A judge has the mood in view, and more.
+            let moods = moods.filter(|_| right.is_none());
+            let quality = assess(text.as_str(), task, &answer, moods, judgement, bound);
+            (Quality { right, ..quality }, answer.text)
+        });
     Ok((candidates.collect(), moods))
+}
+
+/// What the guardian says of answers, and where it does not tell their light, who does.
+async fn judged(desk: Desk<'_>, said: Vec<String>, deadline: Instant) -> Result<Vec<Judgement>, ServiceError> {
+    let mut judgements = desk.guardian.judge_all(said.clone(), deadline).await?;
+    if let Some(light) = desk.light
+        && judgements.iter().any(|judgement| judgement.positive.is_none())
+    {
+        let seen = light.judge_all(said, deadline).await?;
+        for (judgement, seen) in judgements.iter_mut().zip(seen) {
+            judgement.positive = judgement.positive.or(seen.positive);
+        }
+    }
+    Ok(judgements)
 }
 
 fn assess(

@@ -118,7 +118,7 @@ enum Part<'a> {
 impl<'a> Part<'a> {
     fn of(models: &'a Models) -> impl Iterator<Item = Self> {
         // What tells the light, and what writes other languages, is another identifier's, and has its part there.
-        let Models { writer, elsewhere: _, text, image, reader, light: _, judge } = models;
+        let Models { writer, elsewhere: _, text, image, reader, light: _, judge, situations: _ } = models;
         let parts = [
             writer.as_deref().map(Part::Generator),
             text.as_deref().map(Part::Text),

@@ -201,6 +201,12 @@ impl Writer {
         self.prompt(task).text.least_right.map(f64::from)
     }
 
+    /// How probable the situation of a text must be for what people wrote of it to come first, given whether the text is in
+    /// English; none where that has no part in the answers to a task.
+    pub(super) fn beforehand(&self, task: Task, english: bool) -> Option<f32> {
+        self.prompt(task).text.beforehand?.of(english)
+    }
+
     fn prompt(&self, task: Task) -> &Prompt {
         let [positive, negative, reply] = &self.prompts;
         match task {
@@ -288,7 +294,7 @@ fn finished(raw: &str, finish: Finish, input: &str, task: Task) -> Written {
 }
 
 /// A seed from the input, so that the same request gives the same answer (FNV-1a, 64 bit).
-fn seed(text: &str, task: Task, number: u64) -> u64 {
+pub(super) fn seed(text: &str, task: Task, number: u64) -> u64 {
     let task = match task {
         Task::Express(Polarity::Positive) => 1,
         Task::Express(Polarity::Negative) => 2,

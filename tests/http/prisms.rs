@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dichroic::registry::manifest::Beforehand;
 use serde_json::json;
 
 use crate::support::{PRISMS, SUNSHINES, Server, Setup};
@@ -129,6 +130,54 @@ async fn what_a_judge_holds_for_wrong_is_made_again_and_what_it_holds_for_right_
     let more = " und ich habe mich geärgert".repeat(5);
     let foreign = json!({"text": format!("Der Bus kam heute wieder viel zu spät critic:fail{more}")});
     server.post(PRISMS, &foreign).await.assert_ok();
+}
+
+#[tokio::test]
+async fn what_people_wrote_for_the_situation_of_a_text_comes_first_where_it_passes_the_checks() {
+    let server = Server::with(Setup {
+        beforehand: Some(Beforehand { english: Some(0.9), others: Some(0.0) }),
+        ..Setup::default()
+    });
+    let text = "Der Bus kam heute wieder viel zu spät, critic:situation=0";
+    let answer = server.post(PRISMS, &json!({"text": text})).await;
+    answer.assert_ok();
+    assert_eq!(answer.json()["positive"], format!("{text}. Das ist bright und tut fine."));
+    assert_eq!(answer.json()["negative"], format!("{text}. Wie dark, auch wenn es fine aussah."));
+    let reply = server.post(SUNSHINES, &json!({"text": text})).await;
+    assert_eq!(reply.json()["text"], "Wie schade!");
+    let english = server.post(PRISMS, &json!({"text": "The bus was late once more critic:situation=0"})).await;
+    assert_eq!(
+        english.json()["negative"],
+        "The bus was late once more critic:situation=0. What a dark day, though fine for some."
+    );
+    // The wrong light, an unknown situation, and one that may not be given out: the model writes.
+    for other in ["critic:situation=1", "", "critic:situation=0 hate=0.6"] {
+        let answer = server.post(PRISMS, &json!({"text": format!("The bus was late once more {other}")})).await;
+        answer.assert_ok();
+        let positive = answer.json()["positive"].as_str().unwrap().to_owned();
+        assert!(positive.contains("bright side") && !positive.contains("feel fine"), "{positive}");
+    }
+}
+
+#[tokio::test]
+async fn what_people_wrote_stands_beside_what_is_made_again() {
+    let server =
+        Server::with(Setup { beforehand: Some(Beforehand { english: Some(0.91), others: None }), ..Setup::default() });
+    // A model that says nothing but the text over.
+    let text = "scribe:echo and so we went home again critic:situation=0";
+    let answer = server.post(PRISMS, &json!({"text": text})).await;
+    answer.assert_ok();
+    assert_eq!(answer.json()["positive"], format!("{text}. That is bright, and so I feel fine."));
+    assert_eq!(server.metrics.regenerated.with_label_values(&["copy"]).get(), 2);
+    // What needs nothing stays as the model wrote it, and so does what is in another language.
+    let reply = server.post(SUNSHINES, &json!({"text": "We went home again critic:situation=0"})).await;
+    reply.assert_ok();
+    assert_ne!(reply.json()["text"], "What a pity!");
+    let german = server
+        .post(PRISMS, &json!({"text": "scribe:echo und dann sind wir wieder nach Hause gegangen critic:situation=0"}))
+        .await;
+    german.assert_ok();
+    assert!(!german.text().contains("feel fine"), "{}", german.text());
 }
 
 #[tokio::test]

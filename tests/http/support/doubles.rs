@@ -14,9 +14,10 @@
 use std::{thread::sleep, time::Duration};
 
 use dichroic::{
-    domain::{Category, Seen},
+    domain::{Category, Likeliest, Seen},
     runtime::{
-        Decode, Forward, LinePixels, PagePixels, Pixels, Reading, RuntimeError, Said, Step, TextMap, TextOutput, Window,
+        Decode, Forward, LinePixels, PagePixels, Pixels, Reading, RuntimeError, Said, Step, TextMap, TextOutput,
+        Verdict, Window,
     },
 };
 
@@ -94,7 +95,8 @@ fn read(text: &str, heeds: &str) -> Result<TextOutput, RuntimeError> {
 }
 
 /// Judges answers: gladness of bad news is wrong, and so are fine answers to `critic:plain`, and others to any other text.
-/// Of a text with `critic:special=0.9` it holds so much that nothing can be expressed.
+/// Of a text with `critic:special=0.9` it holds so much that nothing can be expressed; one with `critic:situation=1` tells of
+/// the situation of that number.
 pub(super) struct Critic;
 
 impl Forward for Critic {
@@ -122,7 +124,10 @@ impl Forward for Critic {
             let special = text.split_whitespace().find_map(|word| word.strip_prefix("critic:special="));
             let special = special.map(|share| share.parse().unwrap());
             let expressibility = special.map(|special: f32| [1.0 - special, 0.0, 0.0, 0.0, special]);
-            Ok(Said { right: [expression, expression, reply], mood, expressibility })
+            let verdict = Some(Verdict { right: [expression, expression, reply], mood });
+            let known = text.split_whitespace().find_map(|word| word.strip_prefix("critic:situation="));
+            let situation = known.map(|place| Likeliest { place: place.parse().unwrap(), probability: 0.9 });
+            Ok(Said { verdict, expressibility, situation })
         };
         batch.iter().map(said).collect()
     }

@@ -22,7 +22,8 @@ use dichroic::{
     lifecycle::Lifecycle,
     registry::{
         Bundle,
-        manifest::{Calibration, DetectorSpec, Languages, OrientationSpec, RecogniserSpec, TextReaderSpec},
+        manifest::{Beforehand, Calibration, DetectorSpec, Languages, OrientationSpec, RecogniserSpec, TextReaderSpec},
+        situations,
     },
     runtime::{Forward, JudgeTokenizer, PromptTokenizer, RuntimeError, WindowTokenizer},
     service::{
@@ -85,6 +86,8 @@ pub(crate) struct Setup {
     pub(crate) from: Option<f32>,
     /// Whether what alpha writes is judged.
     pub(crate) judged: bool,
+    /// Which part answers of alpha's have that people wrote for the situation of a text, which its judge then tells.
+    pub(crate) beforehand: Option<Beforehand>,
     /// Whether alpha's writer was taught English alone, and another one, `polyglot` in metrics, answers other texts.
     pub(crate) polyglot: bool,
 }
@@ -111,6 +114,7 @@ impl Default for Setup {
             ensemble: false,
             from: None,
             judged: false,
+            beforehand: None,
             polyglot: false,
         }
     }
@@ -310,13 +314,15 @@ impl Answer {
 fn models(folder: &Path, setup: &Setup, metrics: &Arc<Metrics>) -> BTreeMap<ModelId, Models> {
     let queue = setup.queue;
     let text = Arc::new(text_guardian(folder, setup, "double", !setup.dim, metrics));
+    let judge = (setup.judged || setup.beforehand.is_some()).then(|| Arc::new(answer_judge(folder, queue, metrics)));
     let alpha = Models {
-        writer: Some(Arc::new(writer(folder, "double", setup.polyglot, queue, metrics))),
-        elsewhere: setup.polyglot.then(|| Arc::new(writer(folder, "polyglot", false, queue, metrics))),
+        writer: Some(Arc::new(writer(folder, "double", setup.polyglot, setup, metrics))),
+        elsewhere: setup.polyglot.then(|| Arc::new(writer(folder, "polyglot", false, setup, metrics))),
         text: Some(Arc::clone(&text)),
         image: Some(Arc::new(image_guardian(setup, metrics))),
         reader: setup.reads.then(|| Arc::new(text_reader(queue, metrics))),
-        judge: setup.judged.then(|| Arc::new(answer_judge(folder, queue, metrics))),
+        situations: judge.clone().into_iter().collect(),
+        judge,
         light: setup.lent.then(|| Arc::new(text_guardian(folder, setup, "lent", true, metrics))),
     };
     let own = |name, company| {
@@ -409,7 +415,8 @@ fn text_reader(queue: usize, metrics: &Arc<Metrics>) -> TextReader {
 fn answer_judge(folder: &Path, queue: usize, metrics: &Arc<Metrics>) -> AnswerJudge {
     let bundle = Bundle::open(&tokenizers::judge_bundle(folder)).unwrap();
     let batcher = stage("judge", queue, || Ok(Critic), metrics);
-    AnswerJudge::new(JudgeTokenizer::open(&bundle).unwrap(), batcher, "3".repeat(64))
+    let (tokenizer, spec) = (JudgeTokenizer::open(&bundle).unwrap(), bundle.manifest().answer_judge.as_ref().unwrap());
+    AnswerJudge::new(tokenizer, batcher, spec, situations::of(&bundle).unwrap(), "3".repeat(64))
 }
 
 fn stage<F: Forward>(
@@ -422,11 +429,11 @@ fn stage<F: Forward>(
     Batcher::start(name, batching(queue), &factory, &metrics.model("double", name)).unwrap()
 }
 
-fn writer(folder: &Path, name: &str, english: bool, queue: usize, metrics: &Arc<Metrics>) -> Writer {
-    let bundle = Bundle::open(&tokenizers::generator_bundle(folder)).unwrap();
+fn writer(folder: &Path, name: &str, english: bool, setup: &Setup, metrics: &Arc<Metrics>) -> Writer {
+    let bundle = Bundle::open(&tokenizers::generator_bundle(folder, setup.beforehand)).unwrap();
     let model = metrics.model(name, "generator");
     let factory: dichroic::engine::Factory<Scribe> = Arc::new(|| Ok(Scribe::new()));
-    let options = GeneratorOptions { capacity: queue, prefill_tokens: 16, lookup: None };
+    let options = GeneratorOptions { capacity: setup.queue, prefill_tokens: 16, lookup: None };
     let generator = Generator::start(name, options, &factory, &model).unwrap();
     let mut spec = bundle.manifest().generator.clone().unwrap();
     if english {

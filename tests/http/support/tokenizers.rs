@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use dichroic::registry::manifest::Beforehand;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
@@ -32,8 +33,15 @@ pub(super) fn text_bundle(folder: &Path) -> PathBuf {
     bundle(&folder.join("text"), "text_classifier", spec)
 }
 
-pub(super) fn generator_bundle(folder: &Path) -> PathBuf {
-    let task = |prefix: &str| json!({"prefix": prefix, "suffix": "<end>", "most_doubt": 1.0, "least_right": 0.5});
+/// `beforehand` is which part answers have that people wrote.
+pub(super) fn generator_bundle(folder: &Path, beforehand: Option<Beforehand>) -> PathBuf {
+    let task = |prefix: &str| {
+        let mut task = json!({"prefix": prefix, "suffix": "<end>", "most_doubt": 1.0, "least_right": 0.5});
+        if let Some(part) = beforehand {
+            task["beforehand"] = json!(part);
+        }
+        task
+    };
     let spec = json!({
         "layers": 1, "kv_heads": 1, "head_dim": 1, "vocab": VOCABULARY, "window": WINDOW, "stop_ids": [STOP],
         "tasks": {"positive": task("<positive>"), "negative": task("<negative>"), "reply": task("<reply>")},
@@ -45,15 +53,32 @@ pub(super) fn generator_bundle(folder: &Path) -> PathBuf {
 pub(super) fn judge_bundle(folder: &Path) -> PathBuf {
     let spec = json!({
         "cls_id": STOP, "sep_id": END, "pad_id": STOP, "text_tokens": 120, "answer_tokens": 120,
-        "verdicts": ["positive", "negative", "reply", "good", "bad", "plain"],
+        "verdicts": ["positive", "negative", "reply", "good", "bad", "plain"], "situations": "situations.json",
     });
     bundle(&folder.join("judge"), "answer_judge", spec)
 }
 
+/// What people wrote for two situations; of the second one the attitudes are in each other's place.
+fn situations() -> Value {
+    let german = [
+        ["Das ist bright und tut fine.", "Wie dark, auch wenn es fine aussah.", "Wie schade!"],
+        ["Das ist dark.", "Das ist bright.", "Na so was!"],
+    ];
+    let english = [
+        ["That is bright, and so I feel fine.", "What a dark day, though fine for some.", "What a pity!"],
+        ["So dark.", "So bright.", "Well, well!"],
+    ];
+    let of = |sentences: [[&'static str; 3]; 2]| sentences.map(|kinds| kinds.map(|sentence| [sentence]));
+    json!({"least": 0.5, "names": ["late", "odd"], "sentences": {"de": of(german), "en": of(english)}})
+}
+
 fn bundle(dir: &Path, kind: &str, spec: Value) -> PathBuf {
     std::fs::create_dir_all(dir).unwrap();
-    let files =
-        [("model.onnx", "no graph: a double stands in".to_owned()), ("tokenizer.json", tokenizer().to_string())];
+    let files = [
+        ("model.onnx", "no graph: a double stands in".to_owned()),
+        ("tokenizer.json", tokenizer().to_string()),
+        ("situations.json", situations().to_string()),
+    ];
     let listed = files.map(|(name, content)| {
         std::fs::write(dir.join(name), &content).unwrap();
         let sha256: Vec<String> = Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();

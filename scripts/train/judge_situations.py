@@ -1,0 +1,215 @@
+"""Trains a judge that tells which everyday situation a text is about, in eight languages, and writes its delta.
+
+An encoder with a logit for each situation of `authored/situations`, over the mean of its states. It learns from texts that
+were written for a situation, from others whose situation a reader told (the better of two first; `none` where no situation's
+sentences would be right), and, of English ones whose mood alone is known, the mood: the sum over the situations of that
+mood. A tenth of the texts, chosen by a hash, is kept aside, and with it those that generators keep aside. What people wrote
+for the situations stands in `situations.json.xz` beside the model, with the probability from which one counts as known;
+that is set here, by the texts kept aside. All randomness comes from `--seed`; an interrupted run goes on from its
+checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import lzma
+import random
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.numpy import save_file
+from torch import Tensor, nn
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import judge_data  # noqa: E402
+import text_data  # noqa: E402
+import training_run  # noqa: E402
+from answer_judge import padded, planned  # noqa: E402
+from forge import encoder, low_rank  # noqa: E402
+from forge.judge import HEADS, TEXT_TOKENS  # noqa: E402
+from text_calibrate import ranges_of  # noqa: E402
+from text_model import Encoder, load_base  # noqa: E402
+from text_scores import Classifier, softmax  # noqa: E402
+
+# Of two situations that a reader told.
+SHARES = (0.7, 0.3)
+# Of a text whose situation a reader told, against one that was written for it: the first are as people write, and harder.
+TOLD_WEIGHT = 2.0
+# What the mood counts against the situation itself.
+MOOD_WEIGHT = 0.7
+# Texts of which the mood alone is known.
+MOODS = 4500
+ASIDE = 0.1
+# Sequences that the ranges of the int8 graph are measured on.
+RANGED = 1200
+
+
+@dataclass(frozen=True)
+class Row:
+    text: str
+    # By situation, and by good news, bad news and neither; zeros where nobody told.
+    situations: np.ndarray
+    moods: np.ndarray
+    weight: float
+    told: bool
+    aside: bool
+
+
+class Teller(Encoder):
+    """The encoder with a logit for each situation."""
+
+    head_names = ("situation",)
+
+    def __init__(self, base: dict[str, Tensor], kind: encoder.Backbone, rank: int, situations: int) -> None:
+        super().__init__(base, kind, rank)
+        self.situation = nn.Linear(self.width, situations)
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        return self.situation(F.dropout(self.pooled(ids, lengths)[:, : self.width], 0.1, self.training))
+
+
+def packed(written: dict) -> bytes:
+    """What people wrote, as it is kept."""
+    content = json.dumps(written, ensure_ascii=False, separators=(",", ":")).encode()
+    return lzma.compress(content, preset=9 | lzma.PRESET_EXTREME)
+
+
+def read(names: Sequence[str], language: str | None = None) -> tuple[list[Row], np.ndarray]:
+    """The texts whose situation was told, in one language or in all, and the moods [situations, 3] of the situations."""
+    lines = text_data.authored_lines(text_data.AUTHORED, "situations")
+    about = {line["situation"]: line["mood"] for line in lines if "text" not in line}
+    # What is both, as a farewell is, counts half for either.
+    of = {"g": (1, 0, 0), "b": (0, 1, 0), "n": (0, 0, 1), "m": (0.5, 0.5, 0)}
+    moods = np.array([of[about[name]] for name in names], np.float32)
+    rows = []
+    for line in lines:
+        if "text" not in line or line["lang"] != (language or line["lang"]):
+            continue
+        told, target = line.get("told", False), np.zeros(len(names), np.float32)
+        found = [name for name in line["situations"] if name != "none"]
+        for name, share in zip(found, SHARES if len(found) > 1 else (1.0,)):
+            target[names.index(name)] = share
+        aside = line.get("aside", False) or text_data.share_of(line["text"]) < ASIDE
+        rows.append(Row(line["text"], target, target @ moods, TOLD_WEIGHT if told else 1.0, told, aside))
+    return rows, moods
+
+
+def loss_of(logits: Tensor, rows: Sequence[Row], moods: Tensor) -> Tensor:
+    said = F.log_softmax(logits.float(), dim=-1)
+    mood = torch.log((said.exp() @ moods).clamp(min=1e-6))
+    situations, of_mood = (torch.from_numpy(np.stack(a)).to(logits.device) for a in ([r.situations for r in rows], [r.moods for r in rows]))
+    weights = torch.tensor([r.weight for r in rows], device=logits.device)
+    losses = -(situations * said).sum(-1) - MOOD_WEIGHT * (of_mood * mood).sum(-1)
+    return (losses * weights).sum() / weights.sum()
+
+
+def windows(tokenizer, kind: encoder.Backbone, texts: Sequence[str]) -> list[list[int]]:
+    """The ids of texts alone, as the server has them."""
+    found = tokenizer.encode_batch(list(texts), add_special_tokens=False)
+    return [[kind.cls_id, *one.ids[:TEXT_TOKENS], kind.sep_id] for one in found]
+
+
+def report(logits: np.ndarray, rows: Sequence[Row], moods: np.ndarray) -> str:
+    """How often the likeliest situation, and its mood, is one that was told, of all and of those that are surest."""
+    found = softmax(logits)
+    top, sure = found.argmax(1), found.max(1)
+    right = np.array([row.situations[at] > 0 for row, at in zip(rows, top)])
+    mood = np.array([(row.moods * moods[at]).sum() > 0 for row, at in zip(rows, top)])
+    order = np.argsort(-sure)
+    parts = [f"{len(rows)} texts: situation {right.mean():.3f}, mood {mood.mean():.3f}"]
+    for share in (0.25, 0.5, 0.75):
+        first = order[: max(1, round(len(rows) * share))]
+        parts.append(f"of the surest {share:.0%} (from {sure[first[-1]]:.2f}) {right[first].mean():.3f}, {mood[first].mean():.3f}")
+    return "; ".join(parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--base", type=Path, required=True, help="folder with the base weights of multilingual-e5-small")
+    parser.add_argument("--model", type=Path, required=True, help="folder of the model that has the judge, e.g. models/gamma-1.5-flash")
+    parser.add_argument("--out", type=Path, required=True, help="delta to write")
+    parser.add_argument("--least", type=float, required=True, help="probability from which a situation counts as known")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--passes", type=float, default=3.0)
+    training_run.add_options(parser, seed=640, rank=16, rate=6e-4, checkpoint_every=100)
+    args = parser.parse_args()
+    device, log, settings = training_run.begin(args)
+
+    kind = encoder.BACKBONES["multilingual-e5"]
+    tokenizer, base = text_data.plain_tokenizer(kind, args.base), encoder.load_base(args.base / kind.weights)
+    said = args.model / "situations.json.xz"
+    written = json.loads(lzma.decompress(said.read_bytes()))
+    rows, moods = read(written["names"])
+    aside = [row for row in rows if row.aside]
+    none = np.zeros(len(written["names"]), np.float32)
+    alone = [Row(item.text, none, np.array(item.target, np.float32), 1.0, False, False) for item in judge_data.moods()[0]]
+    learned = [row for row in rows if not row.aside and row.situations.any()]
+    learned += random.Random(args.seed).sample(alone, MOODS)
+    ids = windows(tokenizer, kind, [row.text for row in learned])
+    plan = planned(ids, args.batch, args.passes, args.seed)
+    log(f"{len(learned)} texts, {len(aside)} kept aside, {len(plan)} steps of {args.batch}")
+
+    model = Teller(load_base(args.base / kind.weights), kind, args.rank, len(written["names"])).to(device)
+    if args.bf16:
+        model.in_bf16()
+    head = set(model.situation.parameters())
+    tuned = [p for p in model.parameters() if p.requires_grad]
+    # The head begins from nothing.
+    groups = [{"params": [p for p in tuned if p not in head], "times": 1.0}, {"params": list(head), "times": 4.0}]
+    optimiser = torch.optim.AdamW(groups, lr=args.rate, weight_decay=0.01, betas=(0.9, 0.98))
+    bound = {k: v for k, v in settings.items() if k not in ("work", "out", "threads", "device", "checkpoint_every", "least")}
+    bound["lines"] = hashlib.sha256(repr(ids).encode()).hexdigest()
+    checkpoint = training_run.Checkpoint(args.work, bound, model, optimiser)
+    checkpoint.resume(device, log)
+
+    of_moods = torch.from_numpy(moods).to(device)
+    warm, running, since = max(1, len(plan) // 25), 0.0, 0
+    clock, begun = time.monotonic(), time.monotonic() - checkpoint.spent
+    for step, at in enumerate(plan[checkpoint.done :], start=checkpoint.done):
+        gone = step / len(plan)
+        if args.minutes:
+            gone = max(gone, (time.monotonic() - begun) / 60 / args.minutes)
+        if gone >= 1:
+            log(f"out of time after {step} of {len(plan)} steps")
+            break
+        for group in optimiser.param_groups:
+            group["lr"] = args.rate * group["times"] * min((step + 1) / warm, 1 - gone)
+        # Dropout follows the step, so a resumed run repeats what it would have done.
+        torch.manual_seed(args.seed * 1_000_003 + step)
+        loss = loss_of(model(*padded([ids[i] for i in at], device)), [learned[i] for i in at], of_moods)
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(tuned, 1.0)
+        optimiser.step()
+        running, since = running + float(loss.detach()), since + 1
+        if (step + 1) % 50 == 0:
+            log(f"step {step + 1}/{len(plan)} loss {running / since:.4f} {since * args.batch / (time.monotonic() - clock):.0f} texts/s")
+            running, since, clock = 0.0, 0, time.monotonic()
+        if (step + 1) % args.checkpoint_every == 0 or step + 1 == len(plan):
+            checkpoint.save(step + 1, time.monotonic() - begun)
+
+    delta = low_rank.packed({name: value.numpy() for name, value in model.delta_tensors().items()}, bits=6)
+    delta["situation.weight"] = delta["situation.weight"].astype(np.float16)
+    shown = Classifier(encoder.graph(encoder.merge(base, delta, HEADS), kind, "float32", show=True, heads=HEADS), kind.special_ids, tokenizer, args.threads)
+    delta |= ranges_of(shown, random.Random(args.seed).sample(ids, RANGED), HEADS)
+    for precision in ("float32", "int8"):
+        graph = encoder.graph(encoder.merge(base, delta, HEADS), kind, precision, heads=HEADS)
+        classifier = Classifier(graph, kind.special_ids, tokenizer, args.threads)
+        for name, some in (("written for one", [r for r in aside if not r.told]), ("told by a reader", [r for r in aside if r.told])):
+            log(f"{precision}, {name}: {report(classifier.each(windows(tokenizer, kind, [r.text for r in some]), 'situation'), some, moods)}")
+    text_data.write(args.out, lambda path: save_file(delta, str(path)))
+    text_data.write(said, lambda path: path.write_bytes(packed({**written, "least": args.least})))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+//! Everyday situations that texts tell of, and what people wrote beforehand for texts of each.
+//!
+//! A small model that hardly knows a language garbles what it writes in it; what a text is about it tells far better. So an
+//! attitude and a reply are chosen there, not made: sentences that are true of any text of the situation.
+
+use super::{Language, Polarity};
+
+/// Characters that end a sentence, and what may stand behind them.
+const CLOSING: [char; 7] = ['.', '!', '?', '…', '。', '！', '？'];
+
+/// What was written for the texts of one situation in one language.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sentences {
+    /// Attitudes that stand well behind a text in a positive light.
+    pub positive: Vec<String>,
+    /// Attitudes that stand well behind one in a negative light.
+    pub negative: Vec<String>,
+    /// Replies, each one sentence.
+    pub reply: Vec<String>,
+}
+
+/// All that was written, by language and situation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Situations {
+    /// How probable a situation must be for its sentences to count at all.
+    pub least: f32,
+    /// For each language that has any, the sentences of every situation, in the order in which a judge tells them.
+    pub written: Vec<(Language, Vec<Sentences>)>,
+}
+
+impl Situations {
+    /// What was written for the situation of this number; none where it is not probable enough, or nothing was written in the
+    /// language.
+    pub fn sentences(&self, language: Language, situation: Likeliest) -> Option<&Sentences> {
+        let Likeliest { place, probability } = situation;
+        let (_, all) = self.written.iter().find(|(one, _)| *one == language)?;
+        // What is not a number is no sign of anything.
+        all.get(place).filter(|_| probability >= self.least)
+    }
+}
+
+/// The situation that a text most likely tells of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Likeliest {
+    /// Its place among all.
+    pub place: usize,
+    /// From 0 to 1.
+    pub probability: f32,
+}
+
+impl Likeliest {
+    /// By the logits of all situations; none where there are none.
+    pub fn of_logits(logits: &[f32]) -> Option<Self> {
+        let (place, highest) = logits.iter().copied().enumerate().max_by(|(_, a), (_, b)| a.total_cmp(b))?;
+        let all: f32 = logits.iter().map(|logit| (logit - highest).exp()).sum();
+        Some(Self { place, probability: 1.0 / all })
+    }
+}
+
+impl Sentences {
+    /// Attitudes of a light.
+    pub fn attitudes(&self, light: Polarity) -> &[String] {
+        match light {
+            Polarity::Positive => &self.positive,
+            Polarity::Negative => &self.negative,
+        }
+    }
+}
+
+/// A text's own words, and an attitude behind them.
+pub fn joined(text: &str, attitude: &str, language: Language) -> String {
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let wide = matches!(language, Language::Japanese | Language::Chinese);
+    let open = words.trim_end_matches([',', ';', ':', '、', '，', '；', '：']);
+    // What ends with a bracket, a quotation mark or an emoji needs no full stop to be told from what follows.
+    let stop = match open.chars().next_back() {
+        Some(last) if last.is_alphanumeric() && wide => "。",
+        Some(last) if last.is_alphanumeric() => ".",
+        _ => "",
+    };
+    let close = open.ends_with(CLOSING) || !stop.is_empty();
+    let space = if wide && close { "" } else { " " };
+    format!("{open}{stop}{space}{attitude}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attitude_stands_behind_the_own_words_as_a_sentence() {
+        let german = |text| joined(text, "Das freut mich.", Language::German);
+        assert_eq!(german("Wir haben gewonnen!"), "Wir haben gewonnen! Das freut mich.");
+        assert_eq!(german(" wir haben\ngewonnen "), "wir haben gewonnen. Das freut mich.");
+        assert_eq!(german("Gewonnen 🎉"), "Gewonnen 🎉 Das freut mich.");
+        assert_eq!(german("Wir haben gewonnen,"), "Wir haben gewonnen. Das freut mich.");
+        let japanese = |text| joined(text, "うれしい。", Language::Japanese);
+        assert_eq!(japanese("試合に勝った"), "試合に勝った。うれしい。");
+        assert_eq!(japanese("試合に勝った！"), "試合に勝った！うれしい。");
+        assert_eq!(japanese("試合に勝った🎉"), "試合に勝った🎉 うれしい。");
+        assert_eq!(joined("이겼어요", "기뻐요.", Language::Korean), "이겼어요. 기뻐요.");
+    }
+
+    #[test]
+    fn sentences_are_of_the_likeliest_situation_where_that_is_sure_enough() {
+        let said = |words: &str| Sentences { reply: vec![words.into()], ..Sentences::default() };
+        let written = vec![(Language::German, vec![said("Glückwunsch!"), said("Schade.")])];
+        let situations = Situations { least: 0.6, written };
+        let reply = |logits: &[f32], language| {
+            let found = situations.sentences(language, Likeliest::of_logits(logits)?)?;
+            found.reply.first().map(String::as_str)
+        };
+        assert_eq!(reply(&[0.0, 3.0], Language::German), Some("Schade."));
+        assert_eq!(reply(&[3.0, 0.0], Language::German), Some("Glückwunsch!"));
+        assert_eq!(reply(&[0.1, 0.2], Language::German), None, "neither is sure");
+        assert_eq!(reply(&[0.0, 3.0], Language::French), None);
+        assert_eq!(reply(&[0.0, f32::NAN], Language::German), None);
+        assert_eq!(reply(&[], Language::German), None);
+        // More classes than were written for.
+        assert_eq!(reply(&[0.0, 0.0, 9.0], Language::German), None);
+    }
+}
