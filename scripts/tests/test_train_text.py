@@ -98,7 +98,7 @@ def test_packed_lines_are_read_and_an_unpacked_file_goes_first(tmp_path, packer)
     assert text_data.authored_lines(tmp_path, "a") == [{"text": "plain"}]
 
 
-@pytest.mark.parametrize("name", ["languages_eval", "borders_eval", "everyday_eval", "unseen_eval"])
+@pytest.mark.parametrize("name", ["languages_eval", "borders_eval", "everyday_eval", "unseen_eval", "unseen_places_eval"])
 def test_no_line_that_is_for_measuring_alone_is_trained_on(name):
     def texts(name: str) -> set[str]:
         return {item["text"].casefold().strip(" .!?") for item in text_data.authored_lines(text_data.AUTHORED, name)}

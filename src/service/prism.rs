@@ -73,7 +73,12 @@ impl Outcome {
     }
 }
 
-pub(super) fn bound(input: Judgement) -> Threshold {
+/// Whether a text has a trace of harm: more than an answer to a flagged one may have.
+fn is_suspect(input: Judgement) -> bool {
+    Threshold::new(STRICT).unwrap_or_default().judge(input.scores).flagged()
+}
+
+fn bound(input: Judgement) -> Threshold {
     if Threshold::default().judge(input.scores).flagged() {
         Threshold::new(STRICT).unwrap_or_default()
     } else {
@@ -262,7 +267,7 @@ pub(super) async fn express(desk: Desk<'_>, text: ValidText, deadline: Instant) 
         return Ok(Prism::Inexpressible);
     }
     let tasks = [Task::Express(Polarity::Positive), Task::Express(Polarity::Negative)];
-    let outcome = checked(desk, &text, &tasks, bound(judgement), deadline).await?;
+    let outcome = checked(desk, &text, &tasks, judgement, deadline).await?;
     outcome.or_fixed(judgement, language, Fixed::prism, |answers| {
         let [positive, negative] = <[String; 2]>::try_from(answers).ok()?;
         Some(Prism::Expressed { positive, negative })
@@ -282,10 +287,12 @@ pub(super) async fn checked(
     desk: Desk<'_>,
     text: &ValidText,
     tasks: &[Task],
-    bound: Threshold,
+    input: Judgement,
     deadline: Instant,
 ) -> Result<Outcome, ServiceError> {
-    let known = known_situation(desk, text, tasks, deadline).await?;
+    let bound = bound(input);
+    // Friendly words for whatever may be said in a situation are none for a threat in that.
+    let known = if is_suspect(input) { None } else { known_situation(desk, text, tasks, deadline).await? };
     let mut ready = None;
     if let Some(known) = known.as_ref().filter(|known| known.comes_first()) {
         let candidates = known.candidates(desk, text, tasks, bound, deadline).await?;

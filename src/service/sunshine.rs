@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::{
     ServiceError, language,
-    prism::{Desk, bound, checked},
+    prism::{Desk, checked},
     writer::Task,
 };
 use crate::domain::{ValidText, fixed};
@@ -15,6 +15,6 @@ pub(super) async fn reply(desk: Desk<'_>, text: ValidText, deadline: Instant) ->
     if let Some(fixed) = fixed::due(judgement.scores, language) {
         return Ok(fixed.reply.into());
     }
-    let outcome = checked(desk, &text, &[Task::Reply], bound(judgement), deadline).await?;
+    let outcome = checked(desk, &text, &[Task::Reply], judgement, deadline).await?;
     outcome.or_fixed(judgement, language, |fixed| fixed.reply.into(), |mut answers| answers.pop())
 }

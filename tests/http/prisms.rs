@@ -150,8 +150,8 @@ async fn what_people_wrote_for_the_situation_of_a_text_comes_first_where_it_pass
         english.json()["negative"],
         "The bus was late once more critic:situation=0. What a dark day, though fine for some."
     );
-    // The wrong light, an unknown situation, and one that may not be given out: the model writes.
-    for other in ["critic:situation=1", "", "critic:situation=0 hate=0.6"] {
+    // The wrong light, an unknown situation, and a text with a trace of harm: the model writes.
+    for other in ["critic:situation=1", "", "hate=0.2 critic:situation=0"] {
         let answer = server.post(PRISMS, &json!({"text": format!("The bus was late once more {other}")})).await;
         answer.assert_ok();
         let positive = answer.json()["positive"].as_str().unwrap().to_owned();
