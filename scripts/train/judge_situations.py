@@ -78,6 +78,13 @@ class Teller(Encoder):
         return self.situation(F.dropout(self.pooled(ids, lengths)[:, : self.width], 0.1, self.training))
 
 
+def kept_head(weight: np.ndarray, bias: np.ndarray) -> dict[str, np.ndarray]:
+    """The head as it is kept: eight bits, with a scale a situation."""
+    scale = (np.abs(weight).max(axis=1) / 127).astype(np.float16)
+    steps = np.rint(weight / scale.astype(np.float32)[:, None]).clip(-127, 127).astype(np.int8)
+    return {"situation.weight": steps, "situation.weight.scale": scale, "situation.bias": bias}
+
+
 def packed(written: dict) -> bytes:
     """What people wrote, as it is kept."""
     content = json.dumps(written, ensure_ascii=False, separators=(",", ":")).encode()
@@ -198,8 +205,8 @@ def main() -> None:
         if (step + 1) % args.checkpoint_every == 0 or step + 1 == len(plan):
             checkpoint.save(step + 1, time.monotonic() - begun)
 
-    delta = low_rank.packed({name: value.numpy() for name, value in model.delta_tensors().items()}, bits=6)
-    delta["situation.weight"] = delta["situation.weight"].astype(np.float16)
+    delta = low_rank.packed({name: value.numpy() for name, value in model.delta_tensors().items()}, bits=5)
+    delta |= kept_head(delta["situation.weight"], delta["situation.bias"])
     shown = Classifier(encoder.graph(encoder.merge(base, delta, HEADS), kind, "float32", show=True, heads=HEADS), kind.special_ids, tokenizer, args.threads)
     delta |= ranges_of(shown, random.Random(args.seed).sample(ids, RANGED), HEADS)
     for precision in ("float32", "int8"):

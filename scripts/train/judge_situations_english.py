@@ -26,7 +26,7 @@ from safetensors.numpy import load_file, save_file  # noqa: E402
 import text_data  # noqa: E402
 from forge import encoder  # noqa: E402
 from forge.judge import HEADS  # noqa: E402
-from judge_situations import MOOD_WEIGHT, packed, read, report, windows  # noqa: E402
+from judge_situations import MOOD_WEIGHT, kept_head, packed, read, report, windows  # noqa: E402
 from text_scores import Classifier  # noqa: E402
 
 HELD_BACK = 5e-3
@@ -80,9 +80,7 @@ def main() -> None:
         at = [i for i, row in enumerate(rows) if row.aside and row.told == told]
         print(f"{name}: {report(states[at] @ weight.T + bias, [rows[i] for i in at], moods)}", flush=True)
 
-    scale = (np.abs(weight).max(axis=1) / 127).astype(np.float16)
-    steps = np.rint(weight / scale.astype(np.float32)[:, None]).clip(-127, 127).astype(np.int8)
-    delta |= {"situation.weight": steps, "situation.weight.scale": scale, "situation.bias": bias}
+    delta |= kept_head(weight, bias)
     text_data.write(path, lambda p: save_file(delta, str(p)))
     english = {**written, "least": args.least, "sentences": {"en": written["sentences"]["en"]}}
     text_data.write(args.model / "situations.json.xz", lambda p: p.write_bytes(packed(english)))
