@@ -61,8 +61,10 @@ def written(
     graph_file.write(model, out / "model.onnx")
     encoder.write(out / "tokenizer.json", encoder.tokenizer(kind, source))
     told = {"verdicts": VERDICTS} if "verdict.bias" in tensors else {}
-    if ("situation.bias" in tensors) != ("situations" in recipe):
+    if "situation.bias" in tensors and "situations" not in recipe:
         raise ValueError("a judge tells situations where its recipe says what was written for them: name that file.")
+    if "situation.bias" not in tensors and "situations" in recipe:
+        raise ValueError(f"{recipe['delta']} has no head for situations: run scripts/train/judge_situations_english.py.")
     if "situations" in recipe:
         content = lzma.decompress((model_dir / recipe["situations"]).read_bytes())
         if len(tensors["situation.bias"]) != len(json.loads(content)["names"]):

@@ -1,11 +1,11 @@
 """Trains a judge that tells which everyday situation a text is about, in eight languages, and writes its delta.
 
 An encoder with a logit for each situation of `authored/situations`, over the mean of its states. It learns from texts that
-were written for a situation, from others whose situation a reader told (the better of two first; `none` where no situation's
-sentences would be right), and, of English ones whose mood alone is known, the mood: the sum over the situations of that
+were written for a situation, from others whose situation a reader told (the better of two first; those of no situation are
+measured and not learned), and, of English ones whose mood alone is known, the mood: the sum over the situations of that
 mood. A tenth of the texts, chosen by a hash, is kept aside, and with it those that generators keep aside. What people wrote
-for the situations stands in `situations.json.xz` beside the model, with the probability from which one counts as known;
-that is set here, by the texts kept aside. All randomness comes from `--seed`; an interrupted run goes on from its
+for the situations stands in `situations.json.xz` beside the model, with the probability from which one counts as known
+(`--least`). All randomness comes from `--seed`; an interrupted run goes on from its
 checkpoint.
 """
 

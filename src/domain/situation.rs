@@ -5,8 +5,11 @@
 
 use super::{Language, Polarity};
 
-/// Characters that end a sentence, and what may stand behind them.
+/// Signs that end a sentence.
 const CLOSING: [char; 7] = ['.', '!', '?', '…', '。', '！', '？'];
+
+/// Signs that may stand behind the last word.
+const AROUND: [char; 10] = ['"', '”', '“', '’', '\'', '»', '」', '』', ')', '）'];
 
 /// What was written for the texts of one situation in one language.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,7 +23,7 @@ pub struct Sentences {
 }
 
 /// All that was written, by language and situation.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Situations {
     /// How probable a situation must be for its sentences to count at all.
     pub least: f32,
@@ -72,13 +75,15 @@ pub fn joined(text: &str, attitude: &str, language: Language) -> String {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let wide = matches!(language, Language::Japanese | Language::Chinese);
     let open = words.trim_end_matches([',', ';', ':', '、', '，', '；', '：']);
-    // What ends with a bracket, a quotation mark or an emoji needs no full stop to be told from what follows.
-    let stop = match open.chars().next_back() {
-        Some(last) if last.is_alphanumeric() && wide => "。",
-        Some(last) if last.is_alphanumeric() => ".",
+    // "We're at 100%", "He said \"no\"", but not "Really?!" or an emoji.
+    let inner = open.trim_end_matches(AROUND);
+    let ends = |last: char| last.is_alphanumeric() || matches!(last, '%' | '€' | '$' | '£' | '°');
+    let stop = match inner.chars().next_back() {
+        Some(last) if ends(last) && wide => "。",
+        Some(last) if ends(last) => ".",
         _ => "",
     };
-    let close = open.ends_with(CLOSING) || !stop.is_empty();
+    let close = inner.ends_with(CLOSING) || !stop.is_empty();
     let space = if wide && close { "" } else { " " };
     format!("{open}{stop}{space}{attitude}")
 }
@@ -93,11 +98,14 @@ mod tests {
         assert_eq!(german("Wir haben gewonnen!"), "Wir haben gewonnen! Das freut mich.");
         assert_eq!(german(" wir haben\ngewonnen "), "wir haben gewonnen. Das freut mich.");
         assert_eq!(german("Gewonnen 🎉"), "Gewonnen 🎉 Das freut mich.");
+        assert_eq!(german("Sie sagte \"ja\""), "Sie sagte \"ja\". Das freut mich.");
+        assert_eq!(german("Wir sind bei 100%"), "Wir sind bei 100%. Das freut mich.");
         assert_eq!(german("Wir haben gewonnen,"), "Wir haben gewonnen. Das freut mich.");
         let japanese = |text| joined(text, "うれしい。", Language::Japanese);
         assert_eq!(japanese("試合に勝った"), "試合に勝った。うれしい。");
         assert_eq!(japanese("試合に勝った！"), "試合に勝った！うれしい。");
         assert_eq!(japanese("試合に勝った🎉"), "試合に勝った🎉 うれしい。");
+        assert_eq!(japanese("「勝った。」"), "「勝った。」うれしい。");
         assert_eq!(joined("이겼어요", "기뻐요.", Language::Korean), "이겼어요. 기뻐요.");
     }
 

@@ -9,6 +9,11 @@ use serde::Deserialize;
 use super::{Bundle, BundleError};
 use crate::domain::{Language, Sentences, Situations};
 
+/// Every sentence of a situation is checked each time one is asked for, expressions in all pairs.
+const MOST_SENTENCES: usize = 16;
+/// Of a sentence.
+const MOST_CHARACTERS: usize = 200;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -52,6 +57,12 @@ fn parsed(bytes: &[u8]) -> Result<Situations, String> {
             let name = names.get(place).map_or("", String::as_str);
             return Err(format!("{name} lacks a sentence in {code}"));
         }
+        let long = |sentence: &String| sentence.chars().nth(MOST_CHARACTERS).is_some();
+        if told.iter().flatten().any(|kind| kind.len() > MOST_SENTENCES || kind.iter().any(long)) {
+            return Err(format!(
+                "a situation has more than {MOST_SENTENCES} sentences of a kind in {code}, or one of more than {MOST_CHARACTERS} characters"
+            ));
+        }
         let told = told.into_iter().map(|[positive, negative, reply]| Sentences { positive, negative, reply });
         written.push((language, told.collect()));
     }
@@ -70,10 +81,12 @@ mod tests {
         let whole = file(r#"{"de":[[["a."],["b."],["c."]],[["d."],["e."],["f."]]]}"#).unwrap();
         let (language, told) = &whole.written[0];
         assert_eq!((*language, told[1].reply[0].as_str()), (Language::German, "f."));
-        let fault = |sentences| file(sentences).unwrap_err();
+        let fault = |sentences: &str| file(sentences).unwrap_err();
         assert!(fault(r#"{"de":[[["a."],["b."],["c."]]]}"#).contains("1 situations in de"));
         assert!(fault(r#"{"de":[[["a."],["b."],["c."]],[["d."],[],["f."]]]}"#).contains("lost lacks a sentence in de"));
         assert!(fault(r#"{"de":[[["a."],["b."],["c."]],[["d."],["e."],[" "]]]}"#).contains("lost lacks"));
+        let many = format!(r#"{{"de":[[[{}"a."],["b."],["c."]],[["d."],["e."],["f."]]]}}"#, r#""a.","#.repeat(16));
+        assert!(fault(&many).contains("more than 16 sentences"));
         assert!(fault(r#"{"xx":[]}"#).contains("no language"));
         assert!(parsed(br#"{"least":2,"names":[],"sentences":{}}"#).is_err());
     }

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// What the judge says of one sequence, as far as it has a head for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Said {
     /// How right an answer is, or the mood of a text.
     pub verdict: Option<Verdict>,
@@ -46,6 +46,12 @@ impl AnswerJudge {
         let spec = bundle.manifest().answer_judge.as_ref();
         let spec = spec.ok_or_else(|| RuntimeError::Load("the bundle is no judge of answers".into()))?;
         let (session, _) = runtime.open_classifier(&bundle.graph(), 1, 0)?;
+        // What a manifest promises and a graph lacks would never be told, and nobody would see it.
+        for (name, promised) in [("verdict", spec.verdicts.is_some()), ("situation", spec.situations.is_some())] {
+            if session.outputs().iter().any(|output| output.name() == name) != promised {
+                return Err(RuntimeError::Load(format!("its output {name} is not as its manifest says")));
+            }
+        }
         Ok(Self { session, pad_id: spec.pad_id })
     }
 }

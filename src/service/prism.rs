@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use futures_util::future::join;
+
 use super::{
     AnswerJudge, ServiceError, TextGuardian, Writer,
     guardian_text::Judgement,
@@ -292,10 +294,10 @@ pub(super) async fn checked(
 ) -> Result<Outcome, ServiceError> {
     let bound = bound(input);
     // Friendly words for whatever may be said in a situation are none for a threat in that.
-    let known = if is_suspect(input) { None } else { known_situation(desk, text, tasks, deadline).await? };
+    let known = if is_suspect(input) { None } else { known_situation(desk, text, tasks, deadline).await };
     let mut ready = None;
     if let Some(known) = known.as_ref().filter(|known| known.comes_first()) {
-        let candidates = known.candidates(desk, text, tasks, bound, deadline).await?;
+        let candidates = known.candidates(desk, text, tasks, None, bound, deadline).await?;
         let best = best(&candidates);
         let pair = Pair::of(&best);
         // A judge that learned from what models write picks among them, and holds nearly all for too little.
@@ -329,35 +331,45 @@ pub(super) async fn checked(
         let attempts: Vec<_> = retries.iter().map(|&(_, attempt)| attempt).collect();
         // Held to it here: what waits in a queue is not told before a row is free.
         let until = sooner(deadline);
-        let made = tokio::time::timeout_at(until.into(), assessed(desk, text, &attempts, moods, bound, until)).await;
-        match made.unwrap_or(Err(ServiceError::Deadline)) {
-            Ok((candidates, _)) => {
-                for ((place, _), candidate) in retries.into_iter().zip(candidates) {
-                    if let Some(written) = written.get_mut(place) {
-                        written.push(candidate);
-                    }
-                }
+        let made = tokio::time::timeout_at(until.into(), assessed(desk, text, &attempts, moods, bound, until));
+        let beforehand = tokio::time::timeout_at(until.into(), async {
+            match (ready, &known) {
+                (None, Some(known)) => known.candidates(desk, text, tasks, moods, bound, until).await,
+                (ready, _) => Ok(ready.unwrap_or_default()),
             }
-            Err(error) if written.iter().flatten().any(|(quality, _)| !quality.fit()) => return Err(error),
-            Err(_) => {}
+        });
+        let (made, beforehand) = join(made, beforehand).await;
+        let made = made.unwrap_or(Err(ServiceError::Deadline));
+        for ((place, _), candidate) in retries.into_iter().zip(made.as_ref().map_or(&[][..], |(made, _)| made)) {
+            if let Some(written) = written.get_mut(place) {
+                written.push(candidate.clone());
+            }
         }
-        if let (None, Some(known)) = (&ready, &known) {
-            // Without it there is what was generated.
-            ready = known.candidates(desk, text, tasks, bound, until).await.ok();
-        }
-        for ((place, ready), written) in ready.into_iter().flatten().enumerate().zip(&mut written) {
-            if again.iter().any(|(failed, ..)| *failed == place) {
+        // Without it there is what was generated.
+        let beforehand = beforehand.ok().and_then(Result::ok).unwrap_or_default();
+        for ((place, ready), written) in beforehand.into_iter().enumerate().zip(&mut written) {
+            // Of whom only despair is written, friendly words are no answer to.
+            if again.iter().any(|(failed, ..)| *failed == place) && !despairs(written) {
                 written.extend(ready);
             }
+        }
+        if let Err(error) = made
+            && written.iter().any(|answers| !answers.iter().any(|(quality, _)| quality.fit()))
+        {
+            return Err(error);
         }
     }
     let best = best(&written);
     if best.iter().all(|(quality, _)| quality.fit()) {
         return Ok(Outcome::Answers(best.into_iter().map(|(_, answer)| answer.clone()).collect()));
     }
-    let lost = |answers: &&Vec<Candidate>| !answers.iter().any(|(quality, _)| quality.fit());
-    let despairs = written.iter().filter(lost).flatten().any(|(quality, _)| quality.fitness == Fitness::Despairing);
-    Ok(Outcome::Unfit { despairs })
+    Ok(Outcome::Unfit { despairs: written.iter().any(|answers| despairs(answers)) })
+}
+
+/// Whether none of the answers may be given out, and some because of despair.
+fn despairs(answers: &[Candidate]) -> bool {
+    let any = |fitness| answers.iter().any(|(quality, _)| quality.fitness == fitness);
+    !any(Fitness::Fit) && any(Fitness::Despairing)
 }
 
 /// The situation of a text, as far as that matters for its answers.
@@ -369,19 +381,21 @@ struct Known<'a> {
     bounds: Vec<Option<f32>>,
 }
 
-/// The situation that a text tells of, where that matters for the answer to some task and is known.
-async fn known_situation<'a>(
-    desk: Desk<'a>,
-    text: &ValidText,
-    tasks: &[Task],
-    deadline: Instant,
-) -> Result<Option<Known<'a>>, ServiceError> {
+/// The situation that a text tells of, where that matters for the answer to some task and is known. Whoever cannot tell it, or
+/// not in time, leaves the answers to the generator.
+async fn known_situation<'a>(desk: Desk<'a>, text: &ValidText, tasks: &[Task], deadline: Instant) -> Option<Known<'a>> {
     let english = language::is_answered_in_english(text.as_str());
     let bounds: Vec<Option<f32>> = tasks.iter().map(|&task| desk.writer.beforehand(task, english)).collect();
-    let Some(judge) = desk.situations.filter(|_| bounds.iter().any(Option::is_some)) else { return Ok(None) };
-    let language = if english { Language::English } else { language::of(text.as_str()) };
-    let found = judge.sentences(text.as_str(), language, deadline).await?;
-    Ok(found.map(|(sentences, probability)| Known { sentences, language, probability, bounds }))
+    let judge = desk.situations.filter(|_| bounds.iter().any(Option::is_some))?;
+    let language = language::of(text.as_str());
+    // English stands for every language that is none of ours.
+    if !english && language == Language::English {
+        return None;
+    }
+    let until = sooner(deadline);
+    let found = tokio::time::timeout_at(until.into(), judge.sentences(text.as_str(), language, until)).await;
+    let (sentences, probability) = found.ok()?.ok()??;
+    Some(Known { sentences, language, probability, bounds })
 }
 
 impl Known<'_> {
@@ -396,6 +410,7 @@ impl Known<'_> {
         desk: Desk<'_>,
         text: &ValidText,
         tasks: &[Task],
+        moods: Option<Moods>,
         bound: Threshold,
         deadline: Instant,
     ) -> Result<Vec<Vec<Candidate>>, ServiceError> {
@@ -409,13 +424,13 @@ impl Known<'_> {
             of_tasks.extend(said.iter().map(|_| task));
             answers.extend(said.into_iter().map(|text| Written { text, whole: true, doubt: 0.0, moods: None }));
         }
-        let mut candidates = weighed(desk, text, (&of_tasks, answers), None, bound, deadline).await?.0.into_iter();
+        let mut candidates = weighed(desk, text, (&of_tasks, answers), moods, bound, deadline).await?.0.into_iter();
         Ok(counts.into_iter().map(|count| candidates.by_ref().take(count).collect()).collect())
     }
 }
 
-/// What was written, as answers to a text: first the one that its words point to, so that texts of one situation do not all
-/// get the same.
+/// What was written, as answers to a text: first the one that its words point to, which among equals is taken, so that texts of
+/// one situation do not all get the same.
 fn answers_of(text: &str, language: Language, sentences: &Sentences, task: Task) -> Vec<String> {
     let mut answers: Vec<String> = match task {
         Task::Express(light) => {

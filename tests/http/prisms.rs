@@ -150,6 +150,11 @@ async fn what_people_wrote_for_the_situation_of_a_text_comes_first_where_it_pass
         english.json()["negative"],
         "The bus was late once more critic:situation=0. What a dark day, though fine for some."
     );
+    // Nor is there anything in a language that nobody wrote in.
+    let italian = "Ieri sera abbiamo perso ancora il treno per tornare a casa critic:situation=0";
+    let answer = server.post(PRISMS, &json!({"text": italian})).await;
+    answer.assert_ok();
+    assert!(!answer.text().contains("feel fine"), "{}", answer.text());
     // The wrong light, an unknown situation, and a text with a trace of harm: the model writes.
     for other in ["critic:situation=1", "", "hate=0.2 critic:situation=0"] {
         let answer = server.post(PRISMS, &json!({"text": format!("The bus was late once more {other}")})).await;
