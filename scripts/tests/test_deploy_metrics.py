@@ -127,8 +127,8 @@ def unknown_values(selected: Selected) -> Iterator[str]:
 
 def regeneration_reasons() -> set[str]:
     """Why an answer is made again, from the check that says so."""
-    prism = (ROOT / "src/service/prism.rs").read_text(encoding="utf-8")
-    check = re.search(r"fn failure\(.*?\n    \}", prism, re.DOTALL)
+    quality = (ROOT / "src/service/quality.rs").read_text(encoding="utf-8")
+    check = re.search(r"fn failure\(.*?\n    \}", quality, re.DOTALL)
     assert check, "the check is not where it was"
     reasons = set(re.findall(r'[Ss]ome\("(\w+)"\)', check[0]))
     assert len(reasons) > 3

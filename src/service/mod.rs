@@ -11,6 +11,7 @@ mod manners;
 mod moderation;
 mod pool;
 mod prism;
+mod quality;
 mod readiness;
 mod reading;
 mod score_cache;
@@ -158,7 +159,7 @@ impl Services {
                 metrics.flagged.with_label_values(&[operation.as_str(), category.as_str()]);
             }
         }
-        for reason in prism::FAILURES {
+        for reason in quality::FAILURES {
             metrics.regenerated.with_label_values(&[reason]);
         }
         Self {
