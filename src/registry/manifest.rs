@@ -1,7 +1,7 @@
 //! The manifest beside every built model: what it is, which files it consists of, how to feed it.
 //!
 //! Plain serde types, read by the server and written for models that are added. Unknown fields are refused, so that a
-//! newer format is never half understood.
+//! newer format is never half understood. One file, though a long one, as it is one document.
 
 use std::collections::BTreeMap;
 

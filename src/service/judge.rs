@@ -1,8 +1,8 @@
 //! The judge of answers behind its batcher: a text and what was written of it in, how right that is out; of a text alone,
 //! what people wrote for the situation that it tells of.
 //!
-//! Owns of which texts answers are judged: those in a language of which it has learned. What follows from a verdict is for whoever checks
-//! answers. Runs on the async threads; a text and an answer are short enough to be tokenised there.
+//! Owns of which texts answers are judged: those in a language of which it has learned. What follows from a verdict is for
+//! whoever checks answers. Runs on the async threads; a text and an answer are short enough to be tokenised there.
 
 use std::time::{Duration, Instant};
 

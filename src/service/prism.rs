@@ -171,7 +171,7 @@ pub(super) async fn checked(
         // Without it there is what was generated.
         let beforehand = beforehand.ok().and_then(Result::ok).unwrap_or_default();
         for ((place, ready), written) in beforehand.into_iter().enumerate().zip(&mut written) {
-            // Of whom only despair is written, friendly words are no answer to.
+            // Where all that was generated despairs, friendly words are no answer.
             if again.iter().any(|(failed, ..)| *failed == place) && !despairs(written) {
                 written.extend(ready);
             }
