@@ -48,7 +48,8 @@ OTHERS_SENTIMENT = 0.3
 SPECIAL_WANTED, LOST_STATEMENTS_LIMIT = 0.97, 0.03
 UNREAD_BY_ENGLISH = ("cold-zh", "authored/east_asian", "authored/languages_more", "authored/edges_languages",
                      "authored/crises_languages", "authored/neighbours_languages",
-                     "authored/wounds_languages", "authored/dangers_languages", "authored/unnamed_languages")
+                     "authored/wounds_languages", "authored/dangers_languages", "authored/dangers_short", "authored/unnamed_languages",
+                     "authored/abuse_languages")
 # Languages of which an English vocabulary knows letters and hardly a word (of the Western ones it knows more).
 UNREADABLE = {"minilm": UNREAD_BY_ENGLISH, "mpnet": UNREAD_BY_ENGLISH, "multilingual-e5": ()}
 # Tokens that the activation ranges are measured on.

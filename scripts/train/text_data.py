@@ -89,6 +89,9 @@ JUDGED_FILES = (
     "pressed",
     "advances",
     "abuse_languages",
+    "posts",
+    "chats",
+    "dangers_short",
 )
 # Written to set operating points by, and never trained on: judged for all five.
 CALIBRATION_FILE = "calibration"

@@ -41,6 +41,9 @@ MIXTURE: dict[str, tuple[float, float]] = {
     "authored/pressed": (3.5, 0.50),
     "authored/advances": (3.5, 0.47),
     "authored/abuse_languages": (1.5, 0.50),
+    "authored/posts": (3.0, 0.30),
+    "authored/chats": (6.0, 0.46),
+    "authored/dangers_short": (0.8, 0.50),
     "authored/prompts": (8.0, 0.35),
     "authored/chatbot": (7.0, 0.47),
     "authored/passages": (4.5, 0.46),
@@ -167,7 +170,14 @@ EMPHASIS: dict[str, dict[str, float]] = {
         "authored/direct": 2.0, "authored/groups": 1.5, "authored/everyday": 4.0, "authored/borders": 1.3, "authored/neighbours": 1.3,
         "read": 3.0,
     },
-    # The same for a multilingual one.
+    # To go on from a model that takes long posts in which harm is told, quoted or overcome, and the call-outs of games, for harm,
+    # and passes over contempt in few words.
+    "posts": {
+        "authored/posts": 9.0, "authored/chats": 5.0, "authored/stories": 3.0, "authored/passages": 3.0, "authored/abuse": 3.0,
+        "authored/pressed": 2.0, "authored/advances": 2.0, "authored/dangers": 4.0, "authored/unnamed": 2.0, "authored/direct": 1.5,
+        "authored/everyday": 4.0, "authored/borders": 1.3, "authored/neighbours": 1.3, "read": 3.0,
+    },
+    # The same as "abuse" for a multilingual one.
     "abuse_languages": {
         "authored/abuse_languages": 30.0, "authored/abuse": 4.0, "authored/pressed": 4.0, "authored/advances": 3.0,
         "authored/unnamed_languages": 15.0, "authored/unnamed": 2.0, "authored/crises_languages": 30.0,
@@ -175,6 +185,15 @@ EMPHASIS: dict[str, dict[str, float]] = {
         "authored/edges_languages": 10.0, "authored/east_asian": 8.0, "authored/european": 6.0, "authored/languages_more": 8.0,
         "authored/borders_languages": 9.0, "authored/neighbours_languages": 9.0, "authored/multilingual": 3.0,
         "authored/everyday": 3.0, "read": 2.0, "made/words": 2.0, "cold-zh": 4.0,
+    },
+    # The same as "posts" for a multilingual one.
+    "posts_languages": {
+        "authored/posts": 8.0, "authored/chats": 3.0, "authored/stories": 3.0, "authored/passages": 3.0, "authored/abuse": 2.0,
+        "authored/abuse_languages": 20.0, "authored/unnamed_languages": 12.0, "authored/crises_languages": 30.0,
+        "authored/dangers_languages": 25.0, "authored/dangers_short": 40.0, "authored/wounds_languages": 15.0,
+        "authored/dangers": 4.0, "authored/edges_languages": 10.0, "authored/east_asian": 8.0, "authored/european": 6.0,
+        "authored/languages_more": 8.0, "authored/borders_languages": 9.0, "authored/neighbours_languages": 9.0,
+        "authored/multilingual": 3.0, "authored/everyday": 4.0, "read": 2.0, "made/words": 2.0, "cold-zh": 4.0,
     },
     # To go on from a multilingual model that takes short statements for replies and replies for statements, and misses hate of a
     # group that is not named.
@@ -197,7 +216,7 @@ EMPHASIS: dict[str, dict[str, float]] = {
 }
 
 # Characters of texts put together, so that a training window holds them whole.
-JOINED_LIMIT = 280
+JOINED_LIMIT = 560
 
 
 def joined(first: Row, second: Row) -> Row:
@@ -269,8 +288,8 @@ class Pools:
 def _as_met(row: Row, order: list[Row], rng: random.Random) -> Row:
     """A row as a step meets it: some beside others, some disguised, most normalised."""
     special = row.kind > 0
-    if not special and rng.random() < 0.13:
-        for _ in range(rng.choice((1, 1, 2))):
+    if not special and rng.random() < 0.18:
+        for _ in range(rng.choice((1, 1, 2, 2, 6))):
             other = rng.choice(order)
             if other.kind <= 0 and len(row.text) + len(other.text) < JOINED_LIMIT:
                 row = joined(row, other) if rng.random() < 0.5 else joined(other, row)

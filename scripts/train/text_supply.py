@@ -32,6 +32,8 @@ from forge import encoder  # noqa: E402
 TEACHER_WEIGHT = 0.5
 # Sources of long texts that are read whole, up to this many tokens.
 WHOLE, WHOLE_TOKENS = ("authored/passages", "authored/stories"), 160
+# Sources of which that holds for what is harmful: of a harmless text every window is harmless.
+WHOLE_IF_HARMFUL = ("authored/posts",)
 
 
 def tokenise(
@@ -42,7 +44,8 @@ def tokenise(
     out = []
     for row, encoding in zip(rows, tokenizer.encode_batch([row.text for row in rows], add_special_tokens=False)):
         # Where one sentence of many makes the label, the whole must be seen.
-        ids, room = encoding.ids, (WHOLE_TOKENS if row.source in WHOLE else limit) - 2
+        whole = row.source in WHOLE or (row.source in WHOLE_IF_HARMFUL and row.positive())
+        ids, room = encoding.ids, (WHOLE_TOKENS if whole else limit) - 2
         if len(ids) > room:
             start = rng.randint(0, len(ids) - room) if seed is not None and rng.random() < 0.5 else 0
             ids = ids[start : start + room]

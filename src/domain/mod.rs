@@ -32,6 +32,6 @@ pub use moderation::{
 };
 pub use mood::Moods;
 pub use operation::Operation;
-pub use situation::{Likeliest, Sentences, Situations};
+pub use situation::{Likeliest, Particular, Sentences, Situations};
 pub use text::{TextError, ValidText};
 pub use usage::{LimitDecision, UsageLimit};

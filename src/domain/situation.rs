@@ -20,6 +20,17 @@ pub struct Sentences {
     pub negative: Vec<String>,
     /// Replies, each one sentence.
     pub reply: Vec<String>,
+    /// Replies for texts of the situation that have certain words.
+    pub particular: Vec<Particular>,
+}
+
+/// A reply that names more than the situation: a raise, a driving test, a fever.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Particular {
+    /// Words or phrases, of which a text must have one.
+    pub words: Vec<String>,
+    /// One sentence.
+    pub reply: String,
 }
 
 /// All that was written, by language and situation.
@@ -68,6 +79,21 @@ impl Sentences {
             Polarity::Negative => &self.negative,
         }
     }
+
+    /// Replies to a text: first those that name what it speaks of, then what is true of any text of the situation.
+    pub fn replies(&self, text: &str) -> (Vec<&str>, Vec<&str>) {
+        let said = plain(text);
+        let speaks = |one: &&Particular| one.words.iter().any(|words| said.contains(&plain(words)));
+        let particular = self.particular.iter().filter(speaks).map(|one| one.reply.as_str());
+        (particular.collect(), self.reply.iter().map(String::as_str).collect())
+    }
+}
+
+/// Lower-case words between single blanks, so that a phrase is found as a part of it.
+fn plain(text: &str) -> String {
+    let lower = text.to_lowercase();
+    let words = lower.split(|sign: char| !sign.is_alphanumeric()).filter(|word| !word.is_empty());
+    words.fold(" ".to_owned(), |told, word| told + word + " ")
 }
 
 /// A text's own words, and an attitude behind them.
@@ -107,6 +133,25 @@ mod tests {
         assert_eq!(japanese("試合に勝った🎉"), "試合に勝った🎉 うれしい。");
         assert_eq!(japanese("「勝った。」"), "「勝った。」うれしい。");
         assert_eq!(joined("이겼어요", "기뻐요.", Language::Korean), "이겼어요. 기뻐요.");
+    }
+
+    #[test]
+    fn a_reply_that_names_more_is_for_texts_that_speak_of_it() {
+        let named = |words: &[&str], reply: &str| Particular {
+            words: words.iter().map(|&word| word.to_owned()).collect(),
+            reply: reply.into(),
+        };
+        let sentences = Sentences {
+            reply: vec!["Well done!".into()],
+            particular: vec![named(&["raise", "pay rise"], "A raise!"), named(&["by-election"], "An election!")],
+            ..Sentences::default()
+        };
+        let particular = |text| sentences.replies(text).0;
+        assert_eq!(particular("Got my RAISE, finally"), ["A raise!"]);
+        assert_eq!(particular("A pay-rise at last!"), ["A raise!"]);
+        assert_eq!(particular("We won the by-election."), ["An election!"]);
+        assert_eq!(particular("They praised me, and I was raised here"), [""; 0]);
+        assert_eq!(sentences.replies("Anything").1, ["Well done!"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fs};
 use serde::Deserialize;
 
 use super::{Bundle, BundleError};
-use crate::domain::{Language, Sentences, Situations};
+use crate::domain::{Language, Particular, Sentences, Situations};
 
 /// Every sentence of a situation is checked each time one is asked for, expressions in all pairs.
 const MOST_SENTENCES: usize = 16;
@@ -24,6 +24,10 @@ struct File {
     /// For each language, by its code, the sentences of every situation in that order: positive and negative attitudes,
     /// replies.
     sentences: BTreeMap<String, Vec<[Vec<String>; 3]>>,
+    /// For languages that have them, replies for some texts of every situation: the words of which a text must have one, and the
+    /// reply.
+    #[serde(default)]
+    particular: BTreeMap<String, Vec<Vec<(Vec<String>, String)>>>,
 }
 
 /// What a judge's bundle has to say of situations; none where it tells none.
@@ -39,7 +43,8 @@ pub fn of(bundle: &Bundle) -> Result<Option<Situations>, BundleError> {
 }
 
 fn parsed(bytes: &[u8]) -> Result<Situations, String> {
-    let File { least, names, sentences } = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    let File { least, names, sentences, mut particular } =
+        serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     if !(0.0..=1.0).contains(&least) {
         return Err("the least probability of a situation is not from 0 to 1".into());
     }
@@ -63,10 +68,39 @@ fn parsed(bytes: &[u8]) -> Result<Situations, String> {
                 "a situation has more than {MOST_SENTENCES} sentences of a kind in {code}, or one of more than {MOST_CHARACTERS} characters"
             ));
         }
-        let told = told.into_iter().map(|[positive, negative, reply]| Sentences { positive, negative, reply });
+        let particular = particular_of(particular.remove(&code), &code, names.len())?;
+        let told = told.into_iter().zip(particular);
+        let told =
+            told.map(|([positive, negative, reply], particular)| Sentences { positive, negative, reply, particular });
         written.push((language, told.collect()));
     }
+    if let Some(code) = particular.keys().next() {
+        return Err(format!("it has replies for some texts in {code}, and no sentences"));
+    }
     Ok(Situations { least, written })
+}
+
+/// For every situation the replies for some of its texts; none where there are none in this language.
+fn particular_of(
+    told: Option<Vec<Vec<(Vec<String>, String)>>>,
+    code: &str,
+    situations: usize,
+) -> Result<Vec<Vec<Particular>>, String> {
+    let Some(told) = told else { return Ok(vec![Vec::new(); situations]) };
+    let blank = |words: &String| !words.contains(char::is_alphanumeric);
+    let whole = |(words, reply): &(Vec<String>, String)| {
+        !words.is_empty() && !words.iter().chain([reply]).any(blank) && reply.chars().nth(MOST_CHARACTERS).is_none()
+    };
+    if told.len() != situations || told.iter().any(|of_one| of_one.len() > MOST_SENTENCES || !of_one.iter().all(whole))
+    {
+        return Err(format!(
+            "in {code}, replies for some texts are of all {situations} situations, at most {MOST_SENTENCES} of one, each with words and of at most {MOST_CHARACTERS} characters"
+        ));
+    }
+    let named = |of_one: Vec<(Vec<String>, String)>| {
+        of_one.into_iter().map(|(words, reply)| Particular { words, reply }).collect()
+    };
+    Ok(told.into_iter().map(named).collect())
 }
 
 #[cfg(test)]
@@ -87,6 +121,22 @@ mod tests {
         assert!(fault(r#"{"de":[[["a."],["b."],["c."]],[["d."],["e."],[" "]]]}"#).contains("lost lacks"));
         let many = format!(r#"{{"de":[[[{}"a."],["b."],["c."]],[["d."],["e."],["f."]]]}}"#, r#""a.","#.repeat(16));
         assert!(fault(&many).contains("more than 16 sentences"));
+        let some = |particular: &str| {
+            let sentences = r#"{"de":[[["a."],["b."],["c."]],[["d."],["e."],["f."]]]}"#;
+            parsed(
+                format!(r#"{{"least":0.5,"names":["won","lost"],"sentences":{sentences},"particular":{particular}}}"#)
+                    .as_bytes(),
+            )
+        };
+        let told = some(r#"{"de":[[[["Pokal"],"Ein Pokal!"]],[]]}"#).unwrap();
+        assert_eq!(
+            told.written[0].1[0].particular,
+            [Particular { words: vec!["Pokal".into()], reply: "Ein Pokal!".into() }]
+        );
+        for faulty in [r#"{"de":[[]]}"#, r#"{"de":[[[[],"g."]],[]]}"#, r#"{"de":[[[["!"],"g."]],[]]}"#] {
+            assert!(some(faulty).unwrap_err().contains("in de, replies for some texts"), "{faulty}");
+        }
+        assert!(some(r#"{"fr":[[],[]]}"#).unwrap_err().contains("no sentences"));
         assert!(fault(r#"{"xx":[]}"#).contains("no language"));
         assert!(parsed(br#"{"least":2,"names":[],"sentences":{}}"#).is_err());
     }

@@ -162,6 +162,9 @@ impl Services {
         for reason in quality::FAILURES {
             metrics.regenerated.with_label_values(&[reason]);
         }
+        for task in writer::Task::ALL {
+            metrics.beforehand.with_label_values(&[task.as_str()]);
+        }
         Self {
             models,
             image_permits: Arc::new(Semaphore::new(options.image_queue)),

@@ -24,6 +24,9 @@ use crate::{
 /// one: it may carry a part of the harm on in milder words.
 const STRICT: f64 = 0.2;
 
+/// Of what people wrote for a situation, so much is checked as generated answers are.
+const CHECKED: usize = 4;
+
 /// What writes, and what judges what was written.
 #[derive(Clone, Copy)]
 pub(super) struct Desk<'a> {
@@ -35,6 +38,13 @@ pub(super) struct Desk<'a> {
     /// Tells the situation of a text, and what people wrote for it.
     pub(super) situations: Option<&'a AnswerJudge>,
     pub(super) metrics: &'a Metrics,
+}
+
+impl Desk<'_> {
+    /// An answer is given that people wrote.
+    fn count_beforehand(&self, task: Task) {
+        self.metrics.beforehand.with_label_values(&[task.as_str()]).inc();
+    }
 }
 
 /// What became of a text's answers.
@@ -126,6 +136,7 @@ pub(super) async fn checked(
         // A judge that learned from what models write picks among them, and holds nearly all for too little.
         let fails = |quality: Quality| Quality { right: None, ..quality }.failure(pair).is_some();
         if !best.iter().any(|(quality, _)| fails(*quality)) {
+            tasks.iter().for_each(|&task| desk.count_beforehand(task));
             return Ok(Outcome::Answers(best.into_iter().map(|(_, answer)| answer.clone()).collect()));
         }
         ready = Some(candidates);
@@ -138,6 +149,8 @@ pub(super) async fn checked(
         .enumerate()
         .filter_map(|(place, (quality, _))| Some((place, quality.failure(pair)?, quality.right.is_some())))
         .collect();
+    // What people wrote, by task, where it stands beside what is generated.
+    let mut beforehand: Vec<Vec<String>> = vec![Vec::new(); tasks.len()];
     let mut written: Vec<Vec<Candidate>> = first.into_iter().map(|answer| vec![answer]).collect();
     if !again.is_empty() {
         let retries: Vec<(usize, Try)> = again
@@ -155,13 +168,13 @@ pub(super) async fn checked(
         // Held to it here: what waits in a queue is not told before a row is free.
         let until = sooner(deadline);
         let made = tokio::time::timeout_at(until.into(), assessed(desk, text, &attempts, moods, bound, until));
-        let beforehand = tokio::time::timeout_at(until.into(), async {
+        let people = tokio::time::timeout_at(until.into(), async {
             match (ready, &known) {
                 (None, Some(known)) => known.candidates(desk, text, tasks, moods, bound, until).await,
                 (ready, _) => Ok(ready.unwrap_or_default()),
             }
         });
-        let (made, beforehand) = join(made, beforehand).await;
+        let (made, people) = join(made, people).await;
         let made = made.unwrap_or(Err(ServiceError::Deadline));
         for ((place, _), candidate) in retries.into_iter().zip(made.as_ref().map_or(&[][..], |(made, _)| made)) {
             if let Some(written) = written.get_mut(place) {
@@ -169,10 +182,11 @@ pub(super) async fn checked(
             }
         }
         // Without it there is what was generated.
-        let beforehand = beforehand.ok().and_then(Result::ok).unwrap_or_default();
-        for ((place, ready), written) in beforehand.into_iter().enumerate().zip(&mut written) {
+        let people = people.ok().and_then(Result::ok).unwrap_or_default();
+        for (((place, ready), written), said) in people.into_iter().enumerate().zip(&mut written).zip(&mut beforehand) {
             // Where all that was generated despairs, friendly words are no answer.
             if again.iter().any(|(failed, ..)| *failed == place) && !despairs(written) {
+                said.extend(ready.iter().map(|(_, answer)| answer.clone()));
                 written.extend(ready);
             }
         }
@@ -184,6 +198,9 @@ pub(super) async fn checked(
     }
     let best = best(&written);
     if best.iter().all(|(quality, _)| quality.fit()) {
+        let of_people =
+            tasks.iter().zip(&best).zip(&beforehand).filter(|((_, chosen), ready)| ready.contains(&chosen.1));
+        of_people.for_each(|((&task, _), _)| desk.count_beforehand(task));
         return Ok(Outcome::Answers(best.into_iter().map(|(_, answer)| answer.clone()).collect()));
     }
     Ok(Outcome::Unfit { despairs: written.iter().any(|answers| despairs(answers)) })
@@ -246,17 +263,25 @@ impl Known<'_> {
     }
 }
 
-/// What was written, as answers to a text: first the one that its words point to, which among equals is taken, so that texts of
-/// one situation do not all get the same.
+/// What was written, as answers to a text: first, of replies, those that name what it speaks of; then from the one on that its
+/// words point to. Among equals the first is taken, so that texts of one situation do not all get the same.
 fn answers_of(text: &str, language: Language, sentences: &Sentences, task: Task) -> Vec<String> {
-    let mut answers: Vec<String> = match task {
-        Task::Express(light) => {
-            sentences.attitudes(light).iter().map(|attitude| situation::joined(text, attitude, language)).collect()
-        }
-        Task::Reply => sentences.reply.clone(),
+    let turned = |mut answers: Vec<String>| {
+        let first = seed(text, task, 0) % answers.len().max(1) as u64;
+        answers.rotate_left(usize::try_from(first).unwrap_or_default());
+        answers
     };
-    let first = seed(text, task, 0) % answers.len().max(1) as u64;
-    answers.rotate_left(usize::try_from(first).unwrap_or_default());
+    let mut answers = match task {
+        Task::Express(light) => turned(
+            sentences.attitudes(light).iter().map(|attitude| situation::joined(text, attitude, language)).collect(),
+        ),
+        Task::Reply => {
+            let (particular, general) = sentences.replies(text);
+            let owned = |said: Vec<&str>| turned(said.into_iter().map(str::to_owned).collect());
+            [owned(particular), owned(general)].concat()
+        }
+    };
+    answers.truncate(CHECKED);
     answers
 }
 

@@ -23,6 +23,20 @@ pub(super) enum Task {
     Reply,
 }
 
+impl Task {
+    pub(super) const ALL: [Self; 3] =
+        [Self::Express(Polarity::Positive), Self::Express(Polarity::Negative), Self::Reply];
+
+    /// What it makes, as metrics call it.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Express(Polarity::Positive) => "positive",
+            Self::Express(Polarity::Negative) => "negative",
+            Self::Reply => "reply",
+        }
+    }
+}
+
 /// One answer to be written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Try {

@@ -26,6 +26,8 @@ pub struct Metrics {
     pub flagged: IntCounterVec,
     /// Generated answers that were thrown away and made again, by reason.
     pub regenerated: IntCounterVec,
+    /// Answers given that people wrote beforehand, by what they are.
+    pub beforehand: IntCounterVec,
     /// Panics outside of the models' workers, by what was being done, one of [`TASKS`]. Each failed its own request;
     /// the server goes on.
     pub task_panics: IntCounterVec,
@@ -161,6 +163,11 @@ impl Metrics {
             )?,
             flagged: make.counters("flagged_total", "Categories found.", &["operation", "category"])?,
             regenerated: make.counters("regenerated_total", "Generated answers made again.", &["reason"])?,
+            beforehand: make.counters(
+                "beforehand_total",
+                "Answers given that were written beforehand.",
+                &["answer"],
+            )?,
             task_panics: make.counters("task_panics_total", "Panics outside of the models' workers.", &["task"])?,
             trace_posts: make.counters("trace_posts_total", "Batches of spans posted.", &["outcome"])?,
             build_info: make.gauges("build_info", "The server's version.", &["version"])?,
