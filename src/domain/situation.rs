@@ -80,12 +80,11 @@ impl Sentences {
         }
     }
 
-    /// Replies to a text: first those that name what it speaks of, then what is true of any text of the situation.
-    pub fn replies(&self, text: &str) -> (Vec<&str>, Vec<&str>) {
+    /// The replies that name what a text speaks of.
+    pub fn particular(&self, text: &str) -> Vec<&str> {
         let said = plain(text);
         let speaks = |one: &&Particular| one.words.iter().any(|words| said.contains(&plain(words)));
-        let particular = self.particular.iter().filter(speaks).map(|one| one.reply.as_str());
-        (particular.collect(), self.reply.iter().map(String::as_str).collect())
+        self.particular.iter().filter(speaks).map(|one| one.reply.as_str()).collect()
     }
 }
 
@@ -142,16 +141,14 @@ mod tests {
             reply: reply.into(),
         };
         let sentences = Sentences {
-            reply: vec!["Well done!".into()],
             particular: vec![named(&["raise", "pay rise"], "A raise!"), named(&["by-election"], "An election!")],
             ..Sentences::default()
         };
-        let particular = |text| sentences.replies(text).0;
+        let particular = |text| sentences.particular(text);
         assert_eq!(particular("Got my RAISE, finally"), ["A raise!"]);
         assert_eq!(particular("A pay-rise at last!"), ["A raise!"]);
         assert_eq!(particular("We won the by-election."), ["An election!"]);
         assert_eq!(particular("They praised me, and I was raised here"), [""; 0]);
-        assert_eq!(sentences.replies("Anything").1, ["Well done!"]);
     }
 
     #[test]

@@ -14,6 +14,9 @@ const MOST_SENTENCES: usize = 16;
 /// Of a sentence.
 const MOST_CHARACTERS: usize = 200;
 
+/// For every situation, replies for some of its texts: the words of which a text must have one, and the reply.
+type OfVariants = Vec<Vec<(Vec<String>, String)>>;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -24,10 +27,9 @@ struct File {
     /// For each language, by its code, the sentences of every situation in that order: positive and negative attitudes,
     /// replies.
     sentences: BTreeMap<String, Vec<[Vec<String>; 3]>>,
-    /// For languages that have them, replies for some texts of every situation: the words of which a text must have one, and the
-    /// reply.
+    /// For languages that have them, by code.
     #[serde(default)]
-    particular: BTreeMap<String, Vec<Vec<(Vec<String>, String)>>>,
+    particular: BTreeMap<String, OfVariants>,
 }
 
 /// What a judge's bundle has to say of situations; none where it tells none.
@@ -81,11 +83,7 @@ fn parsed(bytes: &[u8]) -> Result<Situations, String> {
 }
 
 /// For every situation the replies for some of its texts; none where there are none in this language.
-fn particular_of(
-    told: Option<Vec<Vec<(Vec<String>, String)>>>,
-    code: &str,
-    situations: usize,
-) -> Result<Vec<Vec<Particular>>, String> {
+fn particular_of(told: Option<OfVariants>, code: &str, situations: usize) -> Result<Vec<Vec<Particular>>, String> {
     let Some(told) = told else { return Ok(vec![Vec::new(); situations]) };
     let blank = |words: &String| !words.contains(char::is_alphanumeric);
     let whole = |(words, reply): &(Vec<String>, String)| {

@@ -41,9 +41,11 @@ pub(super) struct Desk<'a> {
 }
 
 impl Desk<'_> {
-    /// An answer is given that people wrote.
-    fn count_beforehand(&self, task: Task) {
-        self.metrics.beforehand.with_label_values(&[task.as_str()]).inc();
+    /// For these tasks an answer is given that people wrote.
+    fn count_beforehand(&self, tasks: impl Iterator<Item = Task>) {
+        for task in tasks {
+            self.metrics.beforehand.with_label_values(&[task.as_str()]).inc();
+        }
     }
 }
 
@@ -129,14 +131,14 @@ pub(super) async fn checked(
     // Friendly words for whatever may be said in a situation are none for a threat in that.
     let known = if is_suspect(input) { None } else { known_situation(desk, text, tasks, deadline).await };
     let mut ready = None;
-    if let Some(known) = known.as_ref().filter(|known| known.comes_first()) {
+    if let Some(known) = known.as_ref().filter(|known| known.comes_first(text, tasks)) {
         let candidates = known.candidates(desk, text, tasks, None, bound, deadline).await?;
         let best = best(&candidates);
         let pair = Pair::of(&best);
         // A judge that learned from what models write picks among them, and holds nearly all for too little.
         let fails = |quality: Quality| Quality { right: None, ..quality }.failure(pair).is_some();
         if !best.iter().any(|(quality, _)| fails(*quality)) {
-            tasks.iter().for_each(|&task| desk.count_beforehand(task));
+            desk.count_beforehand(tasks.iter().copied());
             return Ok(Outcome::Answers(best.into_iter().map(|(_, answer)| answer.clone()).collect()));
         }
         ready = Some(candidates);
@@ -198,9 +200,9 @@ pub(super) async fn checked(
     }
     let best = best(&written);
     if best.iter().all(|(quality, _)| quality.fit()) {
-        let of_people =
-            tasks.iter().zip(&best).zip(&beforehand).filter(|((_, chosen), ready)| ready.contains(&chosen.1));
-        of_people.for_each(|((&task, _), _)| desk.count_beforehand(task));
+        let given = tasks.iter().zip(&best).zip(&beforehand);
+        let of_people = given.filter(|((_, chosen), ready)| ready.contains(&chosen.1));
+        desk.count_beforehand(of_people.map(|((&task, _), _)| task));
         return Ok(Outcome::Answers(best.into_iter().map(|(_, answer)| answer.clone()).collect()));
     }
     Ok(Outcome::Unfit { despairs: written.iter().any(|answers| despairs(answers)) })
@@ -233,9 +235,12 @@ async fn known_situation<'a>(desk: Desk<'a>, text: &ValidText, tasks: &[Task], d
 }
 
 impl Known<'_> {
-    /// Whether what people wrote is tried before anything is generated.
-    fn comes_first(&self) -> bool {
-        self.bounds.iter().all(|bound| bound.is_some_and(|bound| self.probability >= bound))
+    /// Whether what people wrote is tried before anything is generated: where the situation is probable enough, and for a reply
+    /// where one of them names what the text speaks of.
+    fn comes_first(&self, text: &ValidText, tasks: &[Task]) -> bool {
+        let named = |task: Task| task == Task::Reply && !self.sentences.particular(text.as_str()).is_empty();
+        let probable = |least: f32| self.probability >= least;
+        tasks.iter().zip(&self.bounds).all(|(&task, bound)| bound.is_some_and(|least| probable(least) || named(task)))
     }
 
     /// What people wrote, for each task in which that has a part, assessed as if it had been generated.
@@ -263,24 +268,21 @@ impl Known<'_> {
     }
 }
 
-/// What was written, as answers to a text: first, of replies, those that name what it speaks of; then from the one on that its
-/// words point to. Among equals the first is taken, so that texts of one situation do not all get the same.
+/// What was written, as answers to a text: replies that name what it speaks of, or else what is true of any text of the situation,
+/// from the one on that its words point to. Among equals the first is taken, so that texts of one situation do not all get the
+/// same.
 fn answers_of(text: &str, language: Language, sentences: &Sentences, task: Task) -> Vec<String> {
-    let turned = |mut answers: Vec<String>| {
-        let first = seed(text, task, 0) % answers.len().max(1) as u64;
-        answers.rotate_left(usize::try_from(first).unwrap_or_default());
-        answers
-    };
-    let mut answers = match task {
-        Task::Express(light) => turned(
-            sentences.attitudes(light).iter().map(|attitude| situation::joined(text, attitude, language)).collect(),
-        ),
-        Task::Reply => {
-            let (particular, general) = sentences.replies(text);
-            let owned = |said: Vec<&str>| turned(said.into_iter().map(str::to_owned).collect());
-            [owned(particular), owned(general)].concat()
+    let mut answers: Vec<String> = match task {
+        Task::Express(light) => {
+            sentences.attitudes(light).iter().map(|attitude| situation::joined(text, attitude, language)).collect()
         }
+        Task::Reply => match sentences.particular(text) {
+            particular if particular.is_empty() => sentences.reply.clone(),
+            particular => particular.into_iter().map(str::to_owned).collect(),
+        },
     };
+    let first = seed(text, task, 0) % answers.len().max(1) as u64;
+    answers.rotate_left(usize::try_from(first).unwrap_or_default());
     answers.truncate(CHECKED);
     answers
 }

@@ -178,6 +178,14 @@ async fn what_people_wrote_stands_beside_what_is_made_again() {
     let reply = server.post(SUNSHINES, &json!({"text": "We went home again critic:situation=0"})).await;
     reply.assert_ok();
     assert_ne!(reply.json()["text"], "What a pity!");
+    let given = |answer: &str| server.metrics.beforehand.with_label_values(&[answer]).get();
+    assert_eq!((given("positive"), given("negative"), given("reply")), (1, 1, 0));
+    // But a reply that names what the text speaks of comes first, however sure the situation is.
+    let named = |words: &str| json!({"text": format!("We took the {words} home again critic:situation=0")});
+    let reply = server.post(SUNSHINES, &named("Night Train")).await;
+    assert_eq!(reply.json()["text"], "Trams and trains, what a pity!");
+    assert_ne!(server.post(SUNSHINES, &named("tramway")).await.json()["text"], "Trams and trains, what a pity!");
+    assert_eq!(given("reply"), 1);
     let german = server
         .post(PRISMS, &json!({"text": "scribe:echo und dann sind wir wieder nach Hause gegangen critic:situation=0"}))
         .await;

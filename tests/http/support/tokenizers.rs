@@ -69,7 +69,10 @@ fn situations() -> Value {
         ["So dark.", "So bright.", "Well, well!"],
     ];
     let of = |sentences: [[&'static str; 3]; 2]| sentences.map(|kinds| kinds.map(|sentence| [sentence]));
-    json!({"least": 0.5, "names": ["late", "odd"], "sentences": {"de": of(german), "en": of(english)}})
+    json!({
+        "least": 0.5, "names": ["late", "odd"], "sentences": {"de": of(german), "en": of(english)},
+        "particular": {"en": [[[["tram", "night train"], "Trams and trains, what a pity!"]], []]},
+    })
 }
 
 fn bundle(dir: &Path, kind: &str, spec: Value) -> PathBuf {
