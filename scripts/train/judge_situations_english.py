@@ -82,8 +82,12 @@ def main() -> None:
 
     delta |= kept_head(weight, bias)
     text_data.write(path, lambda p: save_file(delta, str(p)))
+    own = args.model / "situations.json.xz"
     english = {**written, "least": args.least, "sentences": {"en": written["sentences"]["en"]}}
-    text_data.write(args.model / "situations.json.xz", lambda p: p.write_bytes(packed(english)))
+    if own.exists():
+        # Replies for variants stand in that file alone.
+        english["particular"] = json.loads(lzma.decompress(own.read_bytes())).get("particular", {})
+    text_data.write(own, lambda p: p.write_bytes(packed(english)))
 
 
 if __name__ == "__main__":

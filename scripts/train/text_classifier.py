@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--teacher", type=Path, help="what a teacher holds of all rows (text_teach.py): learnt beside the labels")
     parser.add_argument("--teacher-share", type=float, default=0.6, help="how far it is believed where a source has a label")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--frozen", type=int, default=0, help="lowest layers that stay as they are: less to compute")
     parser.add_argument("--span", type=int, default=40_000, help="texts that are drawn at a time")
     parser.add_argument("--drawers", type=int, default=0, help="processes that draw texts ahead, for a device that would wait for them")

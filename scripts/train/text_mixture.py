@@ -215,7 +215,7 @@ EMPHASIS: dict[str, dict[str, float]] = {
     },
 }
 
-# Characters of texts put together, so that a training window holds them whole.
+# Characters of texts put together, so that a window of 128 tokens holds most of them whole.
 JOINED_LIMIT = 560
 
 

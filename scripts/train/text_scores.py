@@ -20,7 +20,7 @@ from normalise import normalise
 from text_data import Row
 
 # What a sentence means, those around it tell: narrower windows raise alarms at what a long text quotes, tells or overcomes. In a
-# wider one a single bad sentence is thinned out, which trainings on joined texts teach against.
+# wider one a single bad sentence is thinned out, against which trainings read joined texts (so far one, of alpha's).
 WINDOW, STRIDE = 128, 96
 # Keeps one classifier that is all too sure from outvoting the others.
 SUREST = 1e-4
