@@ -1,7 +1,8 @@
 //! Everyday situations that texts tell of, and what people wrote beforehand for texts of each.
 //!
 //! A small model that hardly knows a language garbles what it writes in it; what a text is about it tells far better. So an
-//! attitude and a reply are chosen there, not made: sentences that are true of any text of the situation.
+//! attitude and a reply are chosen there, not made: sentences that are true of any text of the situation, or of those that have
+//! certain words.
 
 use super::{Language, Polarity};
 

@@ -213,7 +213,8 @@ pub struct TaskPrompt {
 }
 
 /// How probable the situation of a text must be for what people wrote to come first: where that passes the checks nothing is
-/// generated. Of a less probable one it is a candidate beside what is made again.
+/// generated. Of a less probable one it is a candidate beside what is made again; but a reply that names what the text speaks of
+/// comes first whatever this says, where anything is said here.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Beforehand {

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::{Bundle, BundleError};
 use crate::domain::{Language, Particular, Sentences, Situations};
 
-/// Every sentence of a situation is checked each time one is asked for, expressions in all pairs.
+/// Of a situation and a kind: all that is written is kept in memory, and is put in order for each answer.
 const MOST_SENTENCES: usize = 16;
 /// Of a sentence.
 const MOST_CHARACTERS: usize = 200;

@@ -180,7 +180,7 @@ async fn what_people_wrote_stands_beside_what_is_made_again() {
     assert_ne!(reply.json()["text"], "What a pity!");
     let given = |answer: &str| server.metrics.beforehand.with_label_values(&[answer]).get();
     assert_eq!((given("positive"), given("negative"), given("reply")), (1, 1, 0));
-    // But a reply that names what the text speaks of comes first, however sure the situation is.
+    // But a reply that names what the text speaks of comes first, although the situation is not as sure as that.
     let named = |words: &str| json!({"text": format!("We took the {words} home again critic:situation=0")});
     let reply = server.post(SUNSHINES, &named("Night Train")).await;
     assert_eq!(reply.json()["text"], "Trams and trains, what a pity!");
