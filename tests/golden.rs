@@ -6,10 +6,10 @@
 use std::{collections::BTreeMap, io::Cursor, path::Path, sync::Arc, time::Duration};
 
 use dichroic::{
-    domain::{Category, Expressibility, ModelId},
+    domain::{Category, Expressibility, Kind, Language, ModelId, Polarity},
     engine::{BatchOptions, Batcher, Factory, batch::BatchPolicy},
     imaging::{self, Limits},
-    registry::{Bundle, ComponentName, Registry},
+    registry::{Bundle, ComponentName, Registry, situations},
     runtime::{
         AnswerJudge, Decode, Decoder, Forward, ImageClassifier, JudgeTokenizer, LineOrientation, LineRecogniser,
         Pixels, PromptTokenizer, Runtime, RuntimeError, Step, TextClassifier, TextDetector, TextOutput,
@@ -447,7 +447,7 @@ fn judges_tell_right_answers_from_wrong_ones_and_read_moods() {
             let alone = tokenizer.text(text).unwrap();
             let pair = [right, wrong].map(|answer| tokenizer.answered(&alone, answer).unwrap());
             let together = judge.run(&[alone.clone(), pair[0].clone(), pair[1].clone()]).unwrap();
-            let [good, bad] = [together[1], together[2]].map(|said| said.verdict.unwrap().right[task]);
+            let [good, bad] = [&together[1], &together[2]].map(|said| said.verdict.unwrap().right[task]);
             assert!(good > bad + 0.2, "{id}: {good} and {bad} of {text}");
             // Nobody's verdict depends on who else is asked about; operators that add in another order differ a little.
             let one = judge.run(&pair[..1]).unwrap()[0].verdict.unwrap().right[task];
@@ -485,6 +485,23 @@ fn the_built_judges_tell_what_a_text_is_about() {
             assert_eq!(told("Ich habe die Prüfung bestanden!"), "exam_passed", "{id}");
             assert_eq!(told("Mi abuelo murió el domingo."), "death", "{id}");
             assert_eq!(told("電車が四十分も遅れた。"), "delay", "{id}");
+        }
+        let attitudes = situations::of(&bundle).unwrap().unwrap();
+        let mut fitting = |text: &str, language| {
+            let probabilities = judge.run(&[tokenizer.text(text).unwrap()]).unwrap()[0].attitudes.clone().unwrap();
+            let attitudes = attitudes.attitudes(language).unwrap();
+            [Polarity::Positive, Polarity::Negative]
+                .map(|light| attitudes.likeliest(&probabilities, Kind::Light(light), 3))
+        };
+        let [positive, negative] = fitting("I passed my driving test this morning.", Language::English);
+        assert!(positive[0].1 > 0.6 && !positive[0].0.starts_with("But"), "{id}: {positive:?}");
+        assert!(negative[0].1 > 0.3 && negative.iter().all(|(said, _)| said.starts_with("But")), "{id}: {negative:?}");
+        let [positive, negative] = fitting("They cancelled my flight and lost my bag.", Language::English);
+        assert!(positive[0].1 > 0.3 && positive.iter().all(|(said, _)| said.starts_with("But")), "{id}: {positive:?}");
+        assert!(negative[0].1 > 0.6 && !negative[0].0.starts_with("But"), "{id}: {negative:?}");
+        if spec.languages.is_any() {
+            let [positive, _] = fitting("Man hat meinen Flug gestrichen und meinen Koffer verloren.", Language::German);
+            assert!(positive[0].1 > 0.3 && positive[0].0.starts_with("Aber"), "{id}: {positive:?}");
         }
     }
 }

@@ -228,6 +228,10 @@ def merge(base: Mapping[str, np.ndarray], delta: Mapping[str, np.ndarray], heads
             continue
         if kind in ("lora_a", "lora_b"):
             change = low_rank.change(delta, stem)
+            # A wide head, kept as factors.
+            if stem.removesuffix(".weight") in heads:
+                out[stem] = change
+                continue
         elif kind == "delta":
             change = value
         elif stem in heads or name.startswith("activation."):

@@ -1,15 +1,17 @@
 """Builds a judge of answers: an encoder's weights and a trained delta, as one ONNX graph.
 
-The encoder is one of forge.encoder's, the delta of its form, with up to three heads, and one of the first and the last at
+The encoder is one of forge.encoder's, the delta of its form, with up to four heads, and the first or the last two at
 least: `verdict.weight` [6, 2 * width] and `verdict.bias`, over the mean and the highest of the last layer's states; that of
-a classifier for what has nothing to express; `situation.weight` [situations, width] and `situation.bias`, over the mean. A
-sequence is `cls`, a text, `sep`, an answer to it, `sep`, or ends behind the text. The graph takes `input_ids` and `lengths`
+a classifier for what has nothing to express; `situation.weight` [situations, width] and `attitude.weight` [attitudes, width], or
+factors of them, with a bias each, over the mean. A sequence is `cls`, a text, `sep`, an answer to it, `sep`, or ends behind the text. The graph takes `input_ids` and `lengths`
 as that of a classifier does, and gives a raw output for each head: `verdict`, logits in the order of VERDICTS, how right the
 answer is as an expression in either light or as a reply, each alone, and of a text without an answer its mood, the three
 together; `expressibility` of a text without an answer, the logits of a classifier, special where those of a statement hold
-less than half; `situation` of such a text, the logits of the everyday situations that it may tell of.
+less than half; `situation` of such a text, the logits of the everyday situations that it may tell of; `attitude`, for each
+sentence that could stand behind it the logit that it fits.
 
-What people wrote for these situations stands packed beside the delta, in the file that the recipe calls `situations`.
+What people wrote, replies for these situations and these sentences, stands packed beside the delta, in the file that the recipe
+calls `situations`.
 """
 
 from __future__ import annotations
@@ -29,10 +31,11 @@ HEADS = {
     "verdict": encoder.Head("both", len(VERDICTS), optional=True),
     "expressibility": encoder.Head("embedding", len(encoder.EXPRESSIBILITY), optional=True),
     "situation": encoder.Head("embedding", None, optional=True),
+    "attitude": encoder.Head("embedding", None, optional=True),
 }
 # Tokens of each part: together with the control tokens all that the encoder has places for.
 TEXT_TOKENS, ANSWER_TOKENS = 120, 133
-# The file beside the graph with what was written for situations.
+# The file beside the graph with what people wrote.
 SITUATIONS = "situations.json"
 
 
@@ -63,12 +66,15 @@ def written(
     told = {"verdicts": VERDICTS} if "verdict.bias" in tensors else {}
     if "situation.bias" in tensors and "situations" not in recipe:
         raise ValueError("a judge tells situations where its recipe says what was written for them: name that file.")
-    if "situation.bias" not in tensors and "situations" in recipe:
-        raise ValueError(f"{recipe['delta']} has no head for situations: run scripts/train/judge_situations_english.py.")
     if "situations" in recipe:
+        if not {"situation.bias", "attitude.bias"} <= tensors.keys():
+            raise ValueError(f"{recipe['delta']} lacks a head for what people wrote: run scripts/train/judge_situations_english.py.")
         content = lzma.decompress((model_dir / recipe["situations"]).read_bytes())
-        if len(tensors["situation.bias"]) != len(json.loads(content)["names"]):
+        said = json.loads(content)
+        if len(tensors["situation.bias"]) != len(said["names"]):
             raise ValueError(f"{recipe['situations']} has not as many situations as the delta's head: fit it again.")
+        if any(sum(map(len, lights)) != len(tensors["attitude.bias"]) for lights in said["attitudes"].values()):
+            raise ValueError(f"{recipe['situations']} has not as many attitudes as the delta's head: fit it again.")
         encoder.write(out / SITUATIONS, content)
         told["situations"] = SITUATIONS
     return {

@@ -64,6 +64,17 @@ def _parted(kept: np.ndarray, bits: int) -> np.ndarray:
     return np.packbits(each, axis=-1, bitorder="little")[..., 0].astype(np.int32) - 2 ** (bits - 1)
 
 
+def least_for(weight: np.ndarray, states: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
+    """Factors of this rank, lora_a and lora_b, whose products with such states [rows, width] are nearest to those of `weight`."""
+    spread = np.cov(states.astype(np.float64), rowvar=False)
+    # Directions that these states hardly take must not get weights without bound.
+    values, vectors = np.linalg.eigh(spread + 1e-4 * np.trace(spread) / len(spread) * np.eye(len(spread)))
+    half = vectors * np.sqrt(values) @ vectors.T
+    left, strength, right = np.linalg.svd(weight @ half, full_matrices=False)
+    a = right[:rank] @ (vectors / np.sqrt(values) @ vectors.T)
+    return a.astype(np.float32), (left[:, :rank] * strength[:rank]).astype(np.float32)
+
+
 def change(delta: Mapping[str, np.ndarray], stem: str) -> np.ndarray | None:
     """What the unpacked delta adds to the weight `stem` by its factors; None where it has none."""
     a, b = delta.get(f"{stem}.lora_a"), delta.get(f"{stem}.lora_b")

@@ -101,8 +101,9 @@ def plain(name: str) -> str:
     return name.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
 
 
-def report(run: Run, level: int = 1, plots: str | None = None) -> str:
-    """The whole report in Markdown; `plots` is the folder of the two plots, as a link sees it."""
+def report(run: Run, level: int = 1, plots: str | None = None, least: int = 1) -> str:
+    """The whole report in Markdown; `plots` is the folder of the two plots, as a link sees it; a row of a source is of at `least`
+    so many texts."""
     labels, scores = run.labels, run.answers.scores
     mark = "#" * level
     out = [f"{mark} Text moderation of {run.model}, measured through the running server", "", *_about(run), ""]
@@ -116,7 +117,10 @@ def report(run: Run, level: int = 1, plots: str | None = None) -> str:
     if plots is not None:
         out += ["", f"![Precision and recall of each category]({plots}precision_recall.svg)"]
         out += [f"![Scores against the share that was harmful]({plots}reliability.svg)"]
-    out += ["", f"{mark}# By category and source", "", HEADER.format("category, source")]
+    out += ["", f"{mark}# By category and source", ""]
+    if least > 1:
+        out += [f"Sources with {least} texts and more in a category, or without anything harmful or flagged.", ""]
+    out += [HEADER.format("category, source")]
     sources = np.array([text.source for text in run.data.texts])
     clear = []
     for name, judged, found in columns(labels, scores):
@@ -125,7 +129,7 @@ def report(run: Run, level: int = 1, plots: str | None = None) -> str:
             at = (sources == source) & ~np.isnan(judged)
             if at.any() and not judged[at].any() and (found[at] < THRESHOLD).all():
                 quiet.append(f"{plain(source)} {at.sum()}")
-            elif at.any():
+            elif at.sum() >= least:
                 out.append(line(f"{name}, {plain(source)}", judged[at], found[at]))
         if quiet:
             clear += ["", f"{name}, nothing harmful and nothing flagged: {', '.join(quiet)}."]

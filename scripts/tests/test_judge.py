@@ -92,6 +92,9 @@ def test_the_build_tells_the_server_how_to_ask(base, delta, tmp_path):
 def test_a_judge_of_situations_has_what_people_wrote_beside_it(base, delta, tmp_path, verdicts):
     random = np.random.default_rng(8)
     head = {"situation.weight": random.standard_normal((3, 384)), "situation.bias": random.standard_normal(3)}
+    # A wide head is kept as factors.
+    head |= {"attitude.weight.lora_a": random.standard_normal((2, 384)), "attitude.weight.lora_b": random.standard_normal((4, 2))}
+    head |= {"attitude.bias": random.standard_normal(4)}
     tuned = {name: value for name, value in delta.items() if verdicts or not name.startswith("verdict")}
     tuned |= {name: value.astype(np.float32) for name, value in head.items()}
     save_file(base, str(tmp_path / "model.safetensors"))
@@ -105,14 +108,16 @@ def test_a_judge_of_situations_has_what_people_wrote_beside_it(base, delta, tmp_
         (tmp_path / "out").mkdir(exist_ok=True)
         return judge.build(source, recipe, tmp_path, tmp_path / "out")
 
-    written = {"least": 0.5, "names": ["won", "lost", "late"], "sentences": {}}
+    written = {"least": 0.5, "names": ["won", "lost", "late"], "replies": {}, "attitudes": {"en": [["Good.", "Fine."], ["Bad.", "Alas."]]}}
     told = built(written, recipe)
     assert ("verdicts" in told) == verdicts and told["situations"] == "situations.json" and told["languages"] == "english"
     assert json.loads((tmp_path / "out" / "situations.json").read_text(encoding="utf-8")) == written
-    found = session(tmp_path / "out" / "model.onnx").run(["situation"], feed([[101, 5, 9, 102]]))[0]
-    assert found.shape == (1, 3)
+    situations, attitudes = session(tmp_path / "out" / "model.onnx").run(["situation", "attitude"], feed([[101, 5, 9, 102]]))
+    assert (situations.shape, attitudes.shape) == ((1, 3), (1, 4))
     with pytest.raises(ValueError, match="as many situations"):
         built({**written, "names": ["won"]}, recipe)
+    with pytest.raises(ValueError, match="as many attitudes"):
+        built({**written, "attitudes": {"en": [["Good."], ["Bad."]]}}, recipe)
     with pytest.raises(ValueError, match="name that file"):
         built(written, {"delta": "judge.safetensors"})
 

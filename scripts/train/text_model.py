@@ -177,10 +177,11 @@ class Encoder(nn.Module):
                 for part in ("weight", "bias"):
                     getattr(module, part).data = getattr(module, f"base_{part}") + delta[f"{module.name}.{part}.delta"]
         for name in self.head_names:
-            if f"{name}.weight" not in delta:
+            factors = [delta.get(f"{name}.weight.lora_{x}") for x in "ba"]
+            weight = delta.get(f"{name}.weight") if any(one is None for one in factors) else factors[0] @ factors[1]
+            if weight is None:
                 continue
             head = getattr(self, name)
-            weight = delta[f"{name}.weight"]
             head.weight.data.zero_()
             head.weight.data[:, : weight.shape[1]] = weight
             head.bias.data = delta[f"{name}.bias"]

@@ -3,6 +3,7 @@
 //! Owns every rule that needs no I/O. Refuses tokio, axum, ort, image, the clock and the file system.
 //! Runs on whichever thread calls it.
 
+pub mod attitude;
 pub mod device;
 pub mod expression;
 pub mod fixed;
@@ -21,6 +22,7 @@ pub mod text;
 pub mod usage;
 
 pub use self::image::{ImageBytes, ImageFieldError};
+pub use attitude::{Attitudes, Kind};
 pub use device::Device;
 pub use expression::{Expressibility, Polarity, Prism};
 pub use fixed::Fixed;

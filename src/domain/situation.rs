@@ -1,24 +1,13 @@
-//! Everyday situations that texts tell of, and what people wrote beforehand for texts of each.
+//! Everyday situations that texts tell of, and the replies that people wrote beforehand for texts of each.
 //!
-//! A small model that hardly knows a language garbles what it writes in it; what a text is about it tells far better. So an
-//! attitude and a reply are chosen there, not made: sentences that are true of any text of the situation, or of those that have
-//! certain words.
+//! A small model that hardly knows a language garbles what it writes in it; what a text is about it tells far better. So a reply
+//! is chosen there, not made: one that is true of any text of the situation, or of those that have certain words.
 
-use super::{Language, Polarity};
-
-/// Signs that end a sentence.
-const CLOSING: [char; 7] = ['.', '!', '?', '…', '。', '！', '？'];
-
-/// Signs that may stand behind the last word.
-const AROUND: [char; 10] = ['"', '”', '“', '’', '\'', '»', '」', '』', ')', '）'];
+use super::{Attitudes, Language};
 
 /// What was written for the texts of one situation in one language.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sentences {
-    /// Attitudes that stand well behind a text in a positive light.
-    pub positive: Vec<String>,
-    /// Attitudes that stand well behind one in a negative light.
-    pub negative: Vec<String>,
     /// Replies, each one sentence.
     pub reply: Vec<String>,
     /// Replies for texts of the situation that have certain words.
@@ -41,6 +30,8 @@ pub struct Situations {
     pub least: f32,
     /// For each language that has any, the sentences of every situation, in the order in which a judge tells them.
     pub written: Vec<(Language, Vec<Sentences>)>,
+    /// For each language that has any, the sentences that are chosen one by one.
+    pub attitudes: Vec<(Language, Attitudes)>,
 }
 
 impl Situations {
@@ -51,6 +42,11 @@ impl Situations {
         let (_, all) = self.written.iter().find(|(one, _)| *one == language)?;
         // What is not a number is no sign of anything.
         all.get(place).filter(|_| probability >= self.least)
+    }
+
+    /// The sentences of a language that are chosen one by one; none where there are none.
+    pub fn attitudes(&self, language: Language) -> Option<&Attitudes> {
+        self.attitudes.iter().find_map(|(one, attitudes)| (*one == language).then_some(attitudes))
     }
 }
 
@@ -73,14 +69,6 @@ impl Likeliest {
 }
 
 impl Sentences {
-    /// Attitudes of a light.
-    pub fn attitudes(&self, light: Polarity) -> &[String] {
-        match light {
-            Polarity::Positive => &self.positive,
-            Polarity::Negative => &self.negative,
-        }
-    }
-
     /// The replies that name what a text speaks of.
     pub fn particular(&self, text: &str) -> Vec<&str> {
         let said = plain(text);
@@ -96,44 +84,9 @@ fn plain(text: &str) -> String {
     words.fold(" ".to_owned(), |told, word| told + word + " ")
 }
 
-/// A text's own words, and an attitude behind them.
-pub fn joined(text: &str, attitude: &str, language: Language) -> String {
-    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let wide = matches!(language, Language::Japanese | Language::Chinese);
-    let open = words.trim_end_matches([',', ';', ':', '、', '，', '；', '：']);
-    // "We're at 100%", "He said \"no\"", but not "Really?!" or an emoji.
-    let inner = open.trim_end_matches(AROUND);
-    let ends = |last: char| last.is_alphanumeric() || matches!(last, '%' | '€' | '$' | '£' | '°');
-    let stop = match inner.chars().next_back() {
-        Some(last) if ends(last) && wide => "。",
-        Some(last) if ends(last) => ".",
-        _ => "",
-    };
-    let close = inner.ends_with(CLOSING) || !stop.is_empty();
-    let space = if wide && close { "" } else { " " };
-    format!("{open}{stop}{space}{attitude}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_attitude_stands_behind_the_own_words_as_a_sentence() {
-        let german = |text| joined(text, "Das freut mich.", Language::German);
-        assert_eq!(german("Wir haben gewonnen!"), "Wir haben gewonnen! Das freut mich.");
-        assert_eq!(german(" wir haben\ngewonnen "), "wir haben gewonnen. Das freut mich.");
-        assert_eq!(german("Gewonnen 🎉"), "Gewonnen 🎉 Das freut mich.");
-        assert_eq!(german("Sie sagte \"ja\""), "Sie sagte \"ja\". Das freut mich.");
-        assert_eq!(german("Wir sind bei 100%"), "Wir sind bei 100%. Das freut mich.");
-        assert_eq!(german("Wir haben gewonnen,"), "Wir haben gewonnen. Das freut mich.");
-        let japanese = |text| joined(text, "うれしい。", Language::Japanese);
-        assert_eq!(japanese("試合に勝った"), "試合に勝った。うれしい。");
-        assert_eq!(japanese("試合に勝った！"), "試合に勝った！うれしい。");
-        assert_eq!(japanese("試合に勝った🎉"), "試合に勝った🎉 うれしい。");
-        assert_eq!(japanese("「勝った。」"), "「勝った。」うれしい。");
-        assert_eq!(joined("이겼어요", "기뻐요.", Language::Korean), "이겼어요. 기뻐요.");
-    }
 
     #[test]
     fn a_reply_that_names_more_is_for_texts_that_speak_of_it() {
@@ -156,7 +109,7 @@ mod tests {
     fn sentences_are_of_the_likeliest_situation_where_that_is_sure_enough() {
         let said = |words: &str| Sentences { reply: vec![words.into()], ..Sentences::default() };
         let written = vec![(Language::German, vec![said("Glückwunsch!"), said("Schade.")])];
-        let situations = Situations { least: 0.6, written };
+        let situations = Situations { least: 0.6, written, attitudes: Vec::new() };
         let reply = |logits: &[f32], language| {
             let found = situations.sentences(language, Likeliest::of_logits(logits)?)?;
             found.reply.first().map(String::as_str)

@@ -206,15 +206,16 @@ pub struct TaskPrompt {
     /// Absent where none is asked: it was not measured for this task, or is no help.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub least_right: Option<f32>,
-    /// When an answer is what people wrote for the situation of the text, where one tells that. Absent where none is: what the
-    /// model writes is better, or that was not measured.
+    /// When an answer is what people wrote for the text, where a judge tells that. Absent where none is: what the model writes is
+    /// better, or that was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beforehand: Option<Beforehand>,
 }
 
-/// How probable the situation of a text must be for what people wrote to come first: where that passes the checks nothing is
-/// generated. Of a less probable one it is a candidate beside what is made again; but a reply that names what the text speaks of
-/// comes first whatever this says, where anything is said here.
+/// How probable what people wrote must be to come first: where that passes the checks nothing is generated. Of an expression
+/// that is the probability that the likeliest attitude fits, and both lights must be probable; of a reply that the likeliest
+/// one fits, or where all are of situations that of the situation: one of a less probable situation is a candidate beside what is
+/// made again. But a reply that names what the text speaks of comes first whatever this says, where anything is said here.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Beforehand {
@@ -466,7 +467,8 @@ pub struct AnswerJudgeSpec {
     /// Order of the `verdict` output; must be [`VERDICTS`]. Absent where it judges no answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdicts: Option<[String; 6]>,
-    /// The file with what people wrote for the situations of the `situation` output; absent where it tells none.
+    /// The file with what people wrote: the replies for the situations of the `situation` output, and the attitudes and
+    /// replies of the `attitude` output; absent where it tells none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub situations: Option<String>,
     /// The languages of the texts that it was taught.

@@ -1,4 +1,4 @@
-//! The file of a judge's bundle that says what people wrote for the situations that it tells.
+//! The file of a judge's bundle that says what people wrote: attitudes, replies, and replies for the situations that it tells.
 //!
 //! Owns its form. Refuses a file in which a sentence is missing: of a situation without one nothing could be said.
 
@@ -7,10 +7,12 @@ use std::{collections::BTreeMap, fs};
 use serde::Deserialize;
 
 use super::{Bundle, BundleError};
-use crate::domain::{Language, Particular, Sentences, Situations};
+use crate::domain::{Attitudes, Language, Particular, Sentences, Situations};
 
-/// Of a situation and a kind: all that is written is kept in memory, and is put in order for each answer.
+/// Of a situation: all that is written is kept in memory, and is put in order for each answer.
 const MOST_SENTENCES: usize = 16;
+/// Of a kind that is chosen one by one, in one language.
+const MOST_ATTITUDES: usize = 256;
 /// Of a sentence.
 const MOST_CHARACTERS: usize = 200;
 
@@ -24,12 +26,15 @@ struct File {
     least: f32,
     /// Of the situations, in the order of the judge's output.
     names: Vec<String>,
-    /// For each language, by its code, the sentences of every situation in that order: positive and negative attitudes,
-    /// replies.
-    sentences: BTreeMap<String, Vec<[Vec<String>; 3]>>,
+    /// For languages whose replies are not chosen one by one, by code, the replies of every situation in that order.
+    #[serde(default)]
+    replies: BTreeMap<String, Vec<Vec<String>>>,
     /// For languages that have them, by code.
     #[serde(default)]
     particular: BTreeMap<String, OfVariants>,
+    /// For each language, by its code, the positive attitudes, the negative ones, and the replies, if any, in the order of the
+    /// judge's output.
+    attitudes: BTreeMap<String, [Vec<String>; 3]>,
 }
 
 /// What a judge's bundle has to say of situations; none where it tells none.
@@ -45,41 +50,78 @@ pub fn of(bundle: &Bundle) -> Result<Option<Situations>, BundleError> {
 }
 
 fn parsed(bytes: &[u8]) -> Result<Situations, String> {
-    let File { least, names, sentences, mut particular } =
+    let File { least, names, replies, mut particular, attitudes } =
         serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     if !(0.0..=1.0).contains(&least) {
         return Err("the least probability of a situation is not from 0 to 1".into());
     }
+    let attitudes = attitudes_of(attitudes)?;
     let mut written = Vec::new();
-    for (code, told) in sentences {
-        let language = Language::ALL.into_iter().find(|language| language.code() == code);
-        let language = language.ok_or_else(|| format!("{code:?} is no language that is answered"))?;
+    for (code, told) in replies {
+        let language = language_of(&code)?;
         if told.len() != names.len() {
             return Err(format!("it has {} situations in {code} and {} names", told.len(), names.len()));
         }
-        let blank = |sentence: &String| sentence.trim().is_empty();
-        if let Some(place) =
-            told.iter().position(|kinds| kinds.iter().any(|kind| kind.is_empty() || kind.iter().any(blank)))
-        {
+        if let Some(place) = told.iter().position(|replies| lacks(replies)) {
             let name = names.get(place).map_or("", String::as_str);
             return Err(format!("{name} lacks a sentence in {code}"));
         }
-        let long = |sentence: &String| sentence.chars().nth(MOST_CHARACTERS).is_some();
-        if told.iter().flatten().any(|kind| kind.len() > MOST_SENTENCES || kind.iter().any(long)) {
+        if told.iter().any(|replies| replies.len() > MOST_SENTENCES || replies.iter().any(|reply| is_long(reply))) {
             return Err(format!(
-                "a situation has more than {MOST_SENTENCES} sentences of a kind in {code}, or one of more than {MOST_CHARACTERS} characters"
+                "a situation has more than {MOST_SENTENCES} replies in {code}, or one of more than {MOST_CHARACTERS} characters"
             ));
         }
         let particular = particular_of(particular.remove(&code), &code, names.len())?;
         let told = told.into_iter().zip(particular);
-        let told =
-            told.map(|([positive, negative, reply], particular)| Sentences { positive, negative, reply, particular });
-        written.push((language, told.collect()));
+        written.push((language, told.map(|(reply, particular)| Sentences { reply, particular }).collect()));
     }
-    if let Some(code) = particular.keys().next() {
-        return Err(format!("it has replies for some texts in {code}, and no sentences"));
+    for (code, told) in particular {
+        let language = language_of(&code)?;
+        if !attitudes.iter().any(|(one, kinds)| *one == language && !kinds.reply.is_empty()) {
+            return Err(format!("it has replies for some texts in {code}, and none for all"));
+        }
+        let particular = particular_of(Some(told), &code, names.len())?.into_iter();
+        written.push((language, particular.map(|particular| Sentences { reply: Vec::new(), particular }).collect()));
     }
-    Ok(Situations { least, written })
+    Ok(Situations { least, written, attitudes })
+}
+
+fn language_of(code: &str) -> Result<Language, String> {
+    let language = Language::ALL.into_iter().find(|language| language.code() == code);
+    language.ok_or_else(|| format!("{code:?} is no language that is answered"))
+}
+
+fn lacks(sentences: &[String]) -> bool {
+    sentences.is_empty() || sentences.iter().any(|sentence| sentence.trim().is_empty())
+}
+
+fn is_long(sentence: &str) -> bool {
+    sentence.chars().nth(MOST_CHARACTERS).is_some()
+}
+
+/// The sentences of every language that are chosen one by one: equally many, as one output of the judge tells how likely each fits.
+fn attitudes_of(told: BTreeMap<String, [Vec<String>; 3]>) -> Result<Vec<(Language, Attitudes)>, String> {
+    let mut attitudes: Vec<(Language, Attitudes)> = Vec::new();
+    for (code, kinds) in told {
+        let language = language_of(&code)?;
+        let faulty = |kind: &Vec<String>| {
+            kind.len() > MOST_ATTITUDES || lacks(kind) || kind.iter().any(|sentence| is_long(sentence))
+        };
+        let [positive, negative, reply] = &kinds;
+        if [positive, negative].into_iter().chain(Some(reply).filter(|reply| !reply.is_empty())).any(faulty) {
+            return Err(format!(
+                "in {code}, each light has 1 to {MOST_ATTITUDES} attitudes, each of 1 to {MOST_CHARACTERS} characters, and so have replies"
+            ));
+        }
+        let [positive, negative, reply] = kinds;
+        let counts = |kinds: &Attitudes| [&kinds.positive, &kinds.negative, &kinds.reply].map(Vec::len);
+        let attitudes_here = Attitudes { positive, negative, reply };
+        if attitudes.first().is_some_and(|(_, others)| counts(others) != counts(&attitudes_here)) {
+            return Err(format!("in {code} it has other attitudes than in another language"));
+        }
+        attitudes.push((language, attitudes_here));
+    }
+    Ok(attitudes)
 }
 
 /// For every situation the replies for some of its texts; none where there are none in this language.
@@ -106,23 +148,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_has_every_sentence_or_is_refused() {
-        let file = |sentences: &str| {
-            parsed(format!(r#"{{"least":0.5,"names":["won","lost"],"sentences":{sentences}}}"#).as_bytes())
+    fn a_file_has_every_reply_or_is_refused() {
+        let file = |replies: &str| {
+            parsed(format!(r#"{{"least":0.5,"names":["won","lost"],"replies":{replies},"attitudes":{{}}}}"#).as_bytes())
         };
-        let whole = file(r#"{"de":[[["a."],["b."],["c."]],[["d."],["e."],["f."]]]}"#).unwrap();
+        let whole = file(r#"{"de":[["c."],["f."]]}"#).unwrap();
         let (language, told) = &whole.written[0];
         assert_eq!((*language, told[1].reply[0].as_str()), (Language::German, "f."));
-        let fault = |sentences: &str| file(sentences).unwrap_err();
-        assert!(fault(r#"{"de":[[["a."],["b."],["c."]]]}"#).contains("1 situations in de"));
-        assert!(fault(r#"{"de":[[["a."],["b."],["c."]],[["d."],[],["f."]]]}"#).contains("lost lacks a sentence in de"));
-        assert!(fault(r#"{"de":[[["a."],["b."],["c."]],[["d."],["e."],[" "]]]}"#).contains("lost lacks"));
-        let many = format!(r#"{{"de":[[[{}"a."],["b."],["c."]],[["d."],["e."],["f."]]]}}"#, r#""a.","#.repeat(16));
-        assert!(fault(&many).contains("more than 16 sentences"));
+        let fault = |replies: &str| file(replies).unwrap_err();
+        assert!(fault(r#"{"de":[["c."]]}"#).contains("1 situations in de"));
+        assert!(fault(r#"{"de":[["c."],[]]}"#).contains("lost lacks a sentence in de"));
+        assert!(fault(r#"{"de":[["c."],[" "]]}"#).contains("lost lacks"));
+        let many = format!(r#"{{"de":[[{}"a."],["f."]]}}"#, r#""a.","#.repeat(16));
+        assert!(fault(&many).contains("more than 16 replies"));
         let some = |particular: &str| {
-            let sentences = r#"{"de":[[["a."],["b."],["c."]],[["d."],["e."],["f."]]]}"#;
+            let replies = r#"{"de":[["c."],["f."]]},"attitudes":{}"#;
             parsed(
-                format!(r#"{{"least":0.5,"names":["won","lost"],"sentences":{sentences},"particular":{particular}}}"#)
+                format!(r#"{{"least":0.5,"names":["won","lost"],"replies":{replies},"particular":{particular}}}"#)
                     .as_bytes(),
             )
         };
@@ -134,8 +176,30 @@ mod tests {
         for faulty in [r#"{"de":[[]]}"#, r#"{"de":[[[[],"g."]],[]]}"#, r#"{"de":[[[["!"],"g."]],[]]}"#] {
             assert!(some(faulty).unwrap_err().contains("in de, replies for some texts"), "{faulty}");
         }
-        assert!(some(r#"{"fr":[[],[]]}"#).unwrap_err().contains("no sentences"));
+        assert!(some(r#"{"fr":[[],[]]}"#).unwrap_err().contains("none for all"));
+        let alone = br#"{"least":0.5,"names":["won"],"particular":{"fr":[[[["coupe"],"Une coupe !"]]]},"attitudes":{"fr":[["a."],["b."],["c."]]}}"#;
+        assert_eq!(parsed(alone).unwrap().written[0].1[0].particular[0].reply, "Une coupe !");
         assert!(fault(r#"{"xx":[]}"#).contains("no language"));
-        assert!(parsed(br#"{"least":2,"names":[],"sentences":{}}"#).is_err());
+        assert!(parsed(br#"{"least":2,"names":[],"replies":{},"attitudes":{}}"#).is_err());
+    }
+
+    #[test]
+    fn every_language_has_the_same_attitudes_or_the_file_is_refused() {
+        let file = |attitudes: &str| {
+            parsed(format!(r#"{{"least":0.5,"names":[],"replies":{{}},"attitudes":{attitudes}}}"#).as_bytes())
+        };
+        let whole = file(r#"{"de":[["a."],["b.","c."],[]],"fr":[["d."],["e.","f."],[]]}"#).unwrap();
+        assert_eq!(whole.attitudes(Language::French).unwrap().negative, ["e.", "f."]);
+        assert_eq!(whole.attitudes(Language::Spanish), None);
+        let fault = |attitudes: &str| file(attitudes).unwrap_err();
+        for other in [r#"[["d."],["e.","f."],[]]"#, r#"[["d."],["e."],["f."]]"#] {
+            let two = format!(r#"{{"de":[["a."],["b."],[]],"fr":{other}}}"#);
+            assert!(fault(&two).contains("in fr it has other attitudes"), "{other}");
+        }
+        for faulty in [r#"{"de":[[],["b."],[]]}"#, r#"{"de":[["a."],[" "],[]]}"#, r#"{"de":[["a."],["b."],[" "]]}"#] {
+            assert!(fault(faulty).contains("in de, each light has 1 to 256 attitudes"), "{faulty}");
+        }
+        assert!(fault(&format!(r#"{{"de":[["a."],[{}"b."],[]]}}"#, r#""b.","#.repeat(256))).contains("1 to 256"));
+        assert!(fault(r#"{"xx":[["a."],["b."],[]]}"#).contains("no language"));
     }
 }

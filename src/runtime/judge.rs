@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// What the judge says of one sequence, as far as it has a head for it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Said {
     /// How right an answer is, or the mood of a text.
     pub verdict: Option<Verdict>,
@@ -17,6 +17,8 @@ pub struct Said {
     pub expressibility: Option<[f32; 5]>,
     /// Of a text alone: the everyday situation that it most likely tells of.
     pub situation: Option<Likeliest>,
+    /// Of a text alone: how likely each attitude fits, each for itself.
+    pub attitudes: Option<Vec<f32>>,
 }
 
 /// Each part has a meaning for its own kind of sequence alone.
@@ -31,7 +33,7 @@ pub struct Verdict {
 
 /// A session of the judge's graph: `input_ids` int64 `[batch, tokens]`, `lengths` int32 `[batch]` → float32 logits, an output
 /// for each head that it has: `verdict` `[batch, 6]`, in the order of [`VERDICTS`], `expressibility` `[batch, 5]`, `situation`
-/// `[batch, situations]`.
+/// `[batch, situations]`, `attitude` `[batch, attitudes]`.
 pub struct AnswerJudge {
     session: Session,
     pad_id: u32,
@@ -47,7 +49,8 @@ impl AnswerJudge {
         let spec = spec.ok_or_else(|| RuntimeError::Load("the bundle is no judge of answers".into()))?;
         let (session, _) = runtime.open_classifier(&bundle.graph(), 1, 0)?;
         // What a manifest promises and a graph lacks would never be told, and nobody would see it.
-        for (name, promised) in [("verdict", spec.verdicts.is_some()), ("situation", spec.situations.is_some())] {
+        let (verdicts, written) = (spec.verdicts.is_some(), spec.situations.is_some());
+        for (name, promised) in [("verdict", verdicts), ("situation", written), ("attitude", written)] {
             if session.outputs().iter().any(|output| output.name() == name) != promised {
                 return Err(RuntimeError::Load(format!("its output {name} is not as its manifest says")));
             }
@@ -83,6 +86,7 @@ impl Forward for AnswerJudge {
             Ok(logits.chunks_exact(wide).collect())
         };
         let (verdicts, kinds, situations) = (head("verdict")?, head("expressibility")?, head("situation")?);
+        let attitudes = head("attitude")?;
         let misshapen = |name: &str| RuntimeError::Shape(format!("an output {name} of another width"));
         let said = |row: usize| {
             let verdict = verdicts.get(row).map(|&logits| <[f32; VERDICTS.len()]>::try_from(logits)).transpose();
@@ -95,6 +99,7 @@ impl Forward for AnswerJudge {
                 }),
                 expressibility: kinds.map_err(|_| misshapen("expressibility"))?.map(softmax),
                 situation: situations.get(row).and_then(|logits| Likeliest::of_logits(logits)),
+                attitudes: attitudes.get(row).map(|logits| logits.iter().copied().map(sigmoid).collect()),
             })
         };
         (0..batch.len()).map(said).collect()

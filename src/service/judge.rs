@@ -1,5 +1,5 @@
 //! The judge of answers behind its batcher: a text and what was written of it in, how right that is out; of a text alone,
-//! what people wrote for the situation that it tells of.
+//! what people wrote for it: attitudes and replies that fit, and replies for the situation that it tells of.
 //!
 //! Owns of which texts answers are judged: those in a language of which it has learned. What follows from a verdict is for
 //! whoever checks answers. Runs on the async threads; a text and an answer are short enough to be tokenised there.
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::{ServiceError, in_portions, language, writer::Task};
 use crate::{
-    domain::{Expressibility, Language, Moods, Polarity, Sentences, Situations},
+    domain::{Expressibility, Kind, Language, Moods, Polarity, Sentences, Situations},
     engine::Batcher,
     registry::manifest::{AnswerJudgeSpec, Languages},
     runtime::{JudgeTokenizer, RuntimeError, Said, Window},
@@ -55,7 +55,7 @@ impl AnswerJudge {
         self.tells_verdicts
     }
 
-    /// Whether it tells the situation of a text, given whether that is in English.
+    /// Whether it tells what people wrote for a text, given whether that is in English.
     pub fn tells_situations(&self, english: bool) -> bool {
         self.situations.is_some() && self.languages.include(english)
     }
@@ -69,10 +69,30 @@ impl AnswerJudge {
         deadline: Instant,
     ) -> Result<Option<(&Sentences, f32)>, ServiceError> {
         let Some(situations) = &self.situations else { return Ok(None) };
-        let alone = self.tokenizer.text(text).map_err(|error| broken(&error))?;
-        let said = in_portions(&self.batcher, vec![alone], deadline).await?;
-        let Some(found) = said.first().ok_or(ServiceError::Internal)?.situation else { return Ok(None) };
+        let Some(found) = self.alone(text, deadline).await?.situation else { return Ok(None) };
         Ok(situations.sentences(language, found).map(|sentences| (sentences, found.probability)))
+    }
+
+    /// Up to `most` sentences of each kind, in this language, with how likely each fits a text, the likeliest first; none where
+    /// there are none in the language.
+    pub(super) async fn fitting<const KINDS: usize>(
+        &self,
+        text: &str,
+        language: Language,
+        kinds: [Kind; KINDS],
+        most: usize,
+        deadline: Instant,
+    ) -> Result<Option<[Vec<(&str, f32)>; KINDS]>, ServiceError> {
+        let attitudes = self.situations.as_ref().and_then(|situations| situations.attitudes(language));
+        let Some(attitudes) = attitudes else { return Ok(None) };
+        let Some(probabilities) = self.alone(text, deadline).await?.attitudes else { return Ok(None) };
+        Ok(Some(kinds.map(|kind| attitudes.likeliest(&probabilities, kind, most))))
+    }
+
+    /// What it says of a text without an answer.
+    async fn alone(&self, text: &str, deadline: Instant) -> Result<Said, ServiceError> {
+        let alone = self.tokenizer.text(text).map_err(|error| broken(&error))?;
+        in_portions(&self.batcher, vec![alone], deadline).await?.pop().ok_or(ServiceError::Internal)
     }
 
     pub(super) fn digest(&self) -> &str {
@@ -96,9 +116,7 @@ impl AnswerJudge {
         if !self.languages.include(language::is_english(text)) {
             return Ok(None);
         }
-        let alone = self.tokenizer.text(text).map_err(|error| broken(&error))?;
-        let said = in_portions(&self.batcher, vec![alone], deadline).await?;
-        let kinds = said.first().ok_or(ServiceError::Internal)?.expressibility;
+        let kinds = self.alone(text, deadline).await?.expressibility;
         Ok(kinds.map(|kinds| Expressibility::lean(kinds, SPECIAL)))
     }
 

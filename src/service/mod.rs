@@ -124,9 +124,9 @@ pub struct Models {
     /// Tells the light of expressions where `text` has no head for it: the text classifier of another identifier with
     /// the same writer.
     pub light: Option<Arc<TextGuardian>>,
-    /// Tells right answers of the writer from wrong ones, or the situation of a text, or both.
+    /// Tells right answers of the writer from wrong ones, or what people wrote for a text, or both.
     pub judge: Option<Arc<AnswerJudge>>,
-    /// Tell the situation of a text, the best one first: not all read every language.
+    /// Tell what people wrote for a text, the best one first: not all read every language.
     pub situations: Vec<Arc<AnswerJudge>>,
 }
 

@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     domain::{
-        Fixed, Language, Moods, Polarity, Prism, Sentences, Threshold, ValidText, fixed, likeness, mood, negation,
-        situation,
+        Fixed, Kind, Language, Moods, Polarity, Prism, Sentences, Threshold, ValidText, attitude, fixed, likeness,
+        mood, negation,
     },
     telemetry::Metrics,
 };
@@ -24,7 +24,7 @@ use crate::{
 /// one: it may carry a part of the harm on in milder words.
 const STRICT: f64 = 0.2;
 
-/// Of what people wrote for a situation, so much is checked as generated answers are.
+/// Of what people wrote for a text, so much is checked.
 const CHECKED: usize = 4;
 
 /// What writes, and what judges what was written.
@@ -35,7 +35,7 @@ pub(super) struct Desk<'a> {
     /// Tells the light of an answer where the guardian cannot.
     pub(super) light: Option<&'a TextGuardian>,
     pub(super) judge: Option<&'a AnswerJudge>,
-    /// Tells the situation of a text, and what people wrote for it.
+    /// Tells what people wrote for a text: attitudes and replies that fit, and replies for its situation.
     pub(super) situations: Option<&'a AnswerJudge>,
     pub(super) metrics: &'a Metrics,
 }
@@ -103,6 +103,12 @@ pub(super) async fn express(desk: Desk<'_>, text: ValidText, deadline: Instant) 
     if desk.guardian.inexpressible(text.as_str(), judgement, desk.judge, deadline).await? {
         return Ok(Prism::Inexpressible);
     }
+    // Friendly words for whatever may be said are none for a threat.
+    if !is_suspect(judgement)
+        && let Some(prism) = with_attitudes(desk, &text, bound(judgement), deadline).await
+    {
+        return Ok(prism);
+    }
     let tasks = [Task::Express(Polarity::Positive), Task::Express(Polarity::Negative)];
     let outcome = checked(desk, &text, &tasks, judgement, deadline).await?;
     outcome.or_fixed(judgement, language, Fixed::prism, |answers| {
@@ -111,8 +117,8 @@ pub(super) async fn express(desk: Desk<'_>, text: ValidText, deadline: Instant) 
     })
 }
 
-/// Answers what people wrote for the situation of the text, where that comes first, is known and passes the checks. Else
-/// generates each task greedily, checks the answers, and makes those that fail once more: by sampling, or from beginnings that
+/// Answers the reply that people wrote for the situation of the text, where that comes first, is known and passes the checks, or
+/// one that is likely to fit. Else generates each task greedily, checks the answers, and makes those that fail once more: by sampling, or from beginnings that
 /// fit what the text tells; beside these stands what people wrote.
 ///
 /// The candidates that do best together win: see [`best`].
@@ -128,20 +134,25 @@ pub(super) async fn checked(
     deadline: Instant,
 ) -> Result<Outcome, ServiceError> {
     let bound = bound(input);
-    // Friendly words for whatever may be said in a situation are none for a threat in that.
-    let known = if is_suspect(input) { None } else { known_situation(desk, text, tasks, deadline).await };
+    // As in [`express`], and of expressions nothing but attitudes is written beforehand.
+    let has_part = tasks == [Task::Reply] && !is_suspect(input);
+    let known = if has_part { known_situation(desk, text, deadline).await } else { None };
     let mut ready = None;
-    if let Some(known) = known.as_ref().filter(|known| known.comes_first(text, tasks)) {
-        let candidates = known.candidates(desk, text, tasks, None, bound, deadline).await?;
-        let best = best(&candidates);
-        let pair = Pair::of(&best);
+    if let Some(known) = known.as_ref().filter(|known| known.comes_first(text)) {
+        let candidates = vec![known.candidates(desk, text, None, bound, deadline).await?];
         // A judge that learned from what models write picks among them, and holds nearly all for too little.
-        let fails = |quality: Quality| Quality { right: None, ..quality }.failure(pair).is_some();
-        if !best.iter().any(|(quality, _)| fails(*quality)) {
+        let passes = |quality: Quality| Quality { right: None, ..quality }.failure(Pair::Right).is_none();
+        if let [(quality, answer)] = best(&candidates)[..]
+            && passes(*quality)
+        {
             desk.count_beforehand(tasks.iter().copied());
-            return Ok(Outcome::Answers(best.into_iter().map(|(_, answer)| answer.clone()).collect()));
+            return Ok(Outcome::Answers(vec![answer.clone()]));
         }
         ready = Some(candidates);
+    }
+    if has_part && let Some([reply]) = fitting(desk, text, [Task::Reply], bound, deadline).await {
+        desk.count_beforehand(tasks.iter().copied());
+        return Ok(Outcome::Answers(vec![reply]));
     }
     let first: Vec<Try> = tasks.iter().map(|&task| Try { task, manner: Manner::First }).collect();
     let (first, moods) = assessed(desk, text, &first, None, bound, deadline).await?;
@@ -172,7 +183,9 @@ pub(super) async fn checked(
         let made = tokio::time::timeout_at(until.into(), assessed(desk, text, &attempts, moods, bound, until));
         let people = tokio::time::timeout_at(until.into(), async {
             match (ready, &known) {
-                (None, Some(known)) => known.candidates(desk, text, tasks, moods, bound, until).await,
+                (None, Some(known)) => {
+                    known.candidates(desk, text, moods, bound, until).await.map(|written| vec![written])
+                }
                 (ready, _) => Ok(ready.unwrap_or_default()),
             }
         });
@@ -208,83 +221,128 @@ pub(super) async fn checked(
     Ok(Outcome::Unfit { despairs: written.iter().any(|answers| despairs(answers)) })
 }
 
-/// The situation of a text, as far as that matters for its answers.
-struct Known<'a> {
-    sentences: &'a Sentences,
-    language: Language,
-    probability: f32,
-    /// For each task, the probability from which what people wrote comes first; none where it has no part.
-    bounds: Vec<Option<f32>>,
+/// An expression in either light: the text's own words and an attitude that people wrote, where some are known to fit both
+/// lights.
+async fn with_attitudes(desk: Desk<'_>, text: &ValidText, bound: Threshold, deadline: Instant) -> Option<Prism> {
+    let tasks = [Polarity::Positive, Polarity::Negative].map(Task::Express);
+    let [positive, negative] = fitting(desk, text, tasks, bound, deadline).await?;
+    desk.count_beforehand(tasks.into_iter());
+    Some(Prism::Expressed { positive, negative })
 }
 
-/// The situation that a text tells of, where that matters for the answer to some task and is known. Whoever cannot tell it, or
-/// not in time, leaves the answers to the generator.
-async fn known_situation<'a>(desk: Desk<'a>, text: &ValidText, tasks: &[Task], deadline: Instant) -> Option<Known<'a>> {
+/// The likeliest of what people wrote for each task, where it fits likely enough for all. Whoever cannot tell that, or not in
+/// time, leaves the answers to the generator.
+///
+/// These sentences have the light that they were written for, and lose and invent nothing; so moderation alone has a say in them.
+async fn fitting<const TASKS: usize>(
+    desk: Desk<'_>,
+    text: &ValidText,
+    tasks: [Task; TASKS],
+    bound: Threshold,
+    deadline: Instant,
+) -> Option<[String; TASKS]> {
     let english = language::is_answered_in_english(text.as_str());
-    let bounds: Vec<Option<f32>> = tasks.iter().map(|&task| desk.writer.beforehand(task, english)).collect();
-    let judge = desk.situations.filter(|_| bounds.iter().any(Option::is_some))?;
-    let language = language::of(text.as_str());
-    // English stands for every language that is none of ours.
-    if !english && language == Language::English {
+    let language = language_of(text, english)?;
+    let judge = desk.situations?;
+    let kinds = tasks.map(|task| match task {
+        Task::Express(light) => Kind::Light(light),
+        Task::Reply => Kind::Reply,
+    });
+    let until = sooner(deadline);
+    let found = tokio::time::timeout_at(until.into(), judge.fitting(text.as_str(), language, kinds, CHECKED, until));
+    let found = found.await.ok()?.ok()??;
+    let likely = |(&task, sentences): (&Task, &Vec<(&str, f32)>)| {
+        let least = desk.writer.beforehand(task, english);
+        least.zip(sentences.first()).is_some_and(|(least, &(_, probability))| probability >= least)
+    };
+    if !tasks.iter().zip(&found).all(likely) {
         return None;
     }
+    let said: Vec<Vec<String>> = kinds
+        .into_iter()
+        .zip(found)
+        .map(|(kind, sentences)| {
+            let whole = |(sentence, _): (&str, f32)| match kind {
+                Kind::Light(_) => attitude::joined(text.as_str(), sentence, language),
+                Kind::Reply => sentence.to_owned(),
+            };
+            sentences.into_iter().map(whole).collect()
+        })
+        .collect();
+    let judged = tokio::time::timeout_at(until.into(), desk.guardian.judge_all(said.concat(), until));
+    let mut judgements = judged.await.ok()?.ok()?.into_iter();
+    let mut first_fit = |answers: Vec<String>| {
+        let judgements: Vec<Judgement> = judgements.by_ref().take(answers.len()).collect();
+        let fit = |judgement: &Judgement| {
+            !bound.judge(judgement.scores).flagged() && !fixed::is_distress(judgement.scores, language)
+        };
+        answers.into_iter().zip(judgements).find(|(_, judgement)| fit(judgement)).map(|(answer, _)| answer)
+    };
+    let chosen: Option<Vec<String>> = said.into_iter().map(&mut first_fit).collect();
+    chosen?.try_into().ok()
+}
+
+/// The language that a text is answered in; none for one that is none of ours, which English otherwise stands for.
+fn language_of(text: &ValidText, english: bool) -> Option<Language> {
+    let language = language::of(text.as_str());
+    (english || language != Language::English).then_some(language)
+}
+
+/// The situation of a text, as far as that matters for the reply to it.
+struct Known<'a> {
+    sentences: &'a Sentences,
+    probability: f32,
+    /// The probability from which what people wrote comes first.
+    bound: f32,
+}
+
+/// The situation that a text tells of, where that matters for the reply and is known. Whoever cannot tell it, or not in time,
+/// leaves the answer to the generator.
+async fn known_situation<'a>(desk: Desk<'a>, text: &ValidText, deadline: Instant) -> Option<Known<'a>> {
+    let english = language::is_answered_in_english(text.as_str());
+    let bound = desk.writer.beforehand(Task::Reply, english)?;
+    let (judge, language) = (desk.situations?, language_of(text, english)?);
     let until = sooner(deadline);
     let found = tokio::time::timeout_at(until.into(), judge.sentences(text.as_str(), language, until)).await;
     let (sentences, probability) = found.ok()?.ok()??;
-    Some(Known { sentences, language, probability, bounds })
+    Some(Known { sentences, probability, bound })
 }
 
 impl Known<'_> {
-    /// Whether what people wrote is tried before anything is generated: where the situation is probable enough, and for a reply
-    /// where one of them names what the text speaks of.
-    fn comes_first(&self, text: &ValidText, tasks: &[Task]) -> bool {
-        let named = |task: Task| task == Task::Reply && !self.sentences.particular(text.as_str()).is_empty();
-        let probable = |least: f32| self.probability >= least;
-        tasks.iter().zip(&self.bounds).all(|(&task, bound)| bound.is_some_and(|least| probable(least) || named(task)))
+    /// Whether what people wrote is tried before anything is generated: where the situation is probable enough and all its texts
+    /// have replies, or one of these names what the text speaks of.
+    fn comes_first(&self, text: &ValidText) -> bool {
+        self.probability >= self.bound && !self.sentences.reply.is_empty()
+            || !self.sentences.particular(text.as_str()).is_empty()
     }
 
-    /// What people wrote, for each task in which that has a part, assessed as if it had been generated.
+    /// What people wrote, assessed as if it had been generated.
     async fn candidates(
         &self,
         desk: Desk<'_>,
         text: &ValidText,
-        tasks: &[Task],
         moods: Option<Moods>,
         bound: Threshold,
         deadline: Instant,
-    ) -> Result<Vec<Vec<Candidate>>, ServiceError> {
-        let (mut of_tasks, mut answers, mut counts) = (Vec::new(), Vec::new(), Vec::with_capacity(tasks.len()));
-        for (&task, has_part) in tasks.iter().zip(&self.bounds) {
-            let said = match has_part {
-                Some(_) => answers_of(text.as_str(), self.language, self.sentences, task),
-                None => Vec::new(),
-            };
-            counts.push(said.len());
-            of_tasks.extend(said.iter().map(|_| task));
-            answers.extend(said.into_iter().map(|text| Written { text, whole: true, doubt: 0.0, moods: None }));
-        }
-        let mut candidates = weighed(desk, text, (&of_tasks, answers), moods, bound, deadline).await?.0.into_iter();
-        Ok(counts.into_iter().map(|count| candidates.by_ref().take(count).collect()).collect())
+    ) -> Result<Vec<Candidate>, ServiceError> {
+        let said = replies_of(text.as_str(), self.sentences);
+        let tasks = vec![Task::Reply; said.len()];
+        let said = said.into_iter().map(|text| Written { text, whole: true, doubt: 0.0, moods: None });
+        Ok(weighed(desk, text, (&tasks, said.collect()), moods, bound, deadline).await?.0)
     }
 }
 
-/// What was written, as answers to a text: replies that name what it speaks of, or else what is true of any text of the situation,
-/// from the one on that its words point to. Among equals the first is taken, so that texts of one situation do not all get the
-/// same.
-fn answers_of(text: &str, language: Language, sentences: &Sentences, task: Task) -> Vec<String> {
-    let mut answers: Vec<String> = match task {
-        Task::Express(light) => {
-            sentences.attitudes(light).iter().map(|attitude| situation::joined(text, attitude, language)).collect()
-        }
-        Task::Reply => match sentences.particular(text) {
-            particular if particular.is_empty() => sentences.reply.clone(),
-            particular => particular.into_iter().map(str::to_owned).collect(),
-        },
+/// What was written for a text: replies that name what it speaks of, or else what is true of any text of the situation, from the
+/// one on that its words point to. Among equals the first is taken, so that texts of one situation do not all get the same.
+fn replies_of(text: &str, sentences: &Sentences) -> Vec<String> {
+    let mut replies: Vec<String> = match sentences.particular(text) {
+        particular if particular.is_empty() => sentences.reply.clone(),
+        particular => particular.into_iter().map(str::to_owned).collect(),
     };
-    let first = seed(text, task, 0) % answers.len().max(1) as u64;
-    answers.rotate_left(usize::try_from(first).unwrap_or_default());
-    answers.truncate(CHECKED);
-    answers
+    let first = seed(text, Task::Reply, 0) % replies.len().max(1) as u64;
+    replies.rotate_left(usize::try_from(first).unwrap_or_default());
+    replies.truncate(CHECKED);
+    replies
 }
 
 /// Where a second try ends: before the request does, so that there is time to give out what the first one made.

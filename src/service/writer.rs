@@ -215,8 +215,8 @@ impl Writer {
         self.prompt(task).text.least_right.map(f64::from)
     }
 
-    /// How probable the situation of a text must be for what people wrote of any such text to come first, given whether the text
-    /// is in English; none where what people wrote has no part in the answers to a task.
+    /// How probable what people wrote for a text must be to come first, given whether that is in English; none where it has no
+    /// part in the answers to a task.
     pub(super) fn beforehand(&self, task: Task, english: bool) -> Option<f32> {
         self.prompt(task).text.beforehand?.of(english)
     }

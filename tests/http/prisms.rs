@@ -133,64 +133,70 @@ async fn what_a_judge_holds_for_wrong_is_made_again_and_what_it_holds_for_right_
 }
 
 #[tokio::test]
-async fn what_people_wrote_for_the_situation_of_a_text_comes_first_where_it_passes_the_checks() {
+async fn attitudes_that_fit_a_text_come_first() {
     let server = Server::with(Setup {
         beforehand: Some(Beforehand { english: Some(0.9), others: Some(0.0) }),
         ..Setup::default()
     });
-    let text = "Der Bus kam heute wieder viel zu spät, critic:situation=0";
+    // The likeliest one is flagged: the next one it is.
+    let text = "Der Bus kam heute wieder viel zu spät, critic:fits=0.4";
     let answer = server.post(PRISMS, &json!({"text": text})).await;
     answer.assert_ok();
-    assert_eq!(answer.json()["positive"], format!("{text}. Das ist bright und tut fine."));
-    assert_eq!(answer.json()["negative"], format!("{text}. Wie dark, auch wenn es fine aussah."));
-    let reply = server.post(SUNSHINES, &json!({"text": text})).await;
-    assert_eq!(reply.json()["text"], "Wie schade!");
-    let english = server.post(PRISMS, &json!({"text": "The bus was late once more critic:situation=0"})).await;
-    assert_eq!(
-        english.json()["negative"],
-        "The bus was late once more critic:situation=0. What a dark day, though fine for some."
-    );
-    // Nor is there anything in a language that nobody wrote in.
-    let italian = "Ieri sera abbiamo perso ancora il treno per tornare a casa critic:situation=0";
-    let answer = server.post(PRISMS, &json!({"text": italian})).await;
-    answer.assert_ok();
-    assert!(!answer.text().contains("feel fine"), "{}", answer.text());
-    // The wrong light, an unknown situation, and a text with a trace of harm: the model writes.
-    for other in ["critic:situation=1", "", "hate=0.2 critic:situation=0"] {
-        let answer = server.post(PRISMS, &json!({"text": format!("The bus was late once more {other}")})).await;
+    assert_eq!(answer.json()["positive"], format!("{text}. Das freut mich."));
+    assert_eq!(answer.json()["negative"], format!("{text}. Das ist schade."));
+    let english = server.post(PRISMS, &json!({"text": "The bus was late once more critic:fits=0.95"})).await;
+    assert_eq!(english.json()["negative"], "The bus was late once more critic:fits=0.95. It's a pity.");
+    let given = || ["positive", "negative"].map(|light| server.metrics.beforehand.with_label_values(&[light]).get());
+    assert_eq!(given(), [2, 2]);
+    // A language that nobody wrote in, an attitude that is not likely enough, a text with a trace of harm, and a judge that does
+    // not answer: the model writes.
+    let long = " und ich habe mich geärgert".repeat(5);
+    for text in [
+        "Ieri sera abbiamo perso ancora il treno per tornare a casa critic:fits=0.95",
+        "The bus was late once more critic:fits=0.85",
+        "The bus was late once more",
+        "The bus was late once more hate=0.2 critic:fits=0.95",
+        &format!("Der Bus kam heute wieder viel zu spät critic:fail{long}"),
+    ] {
+        let answer = server.post(PRISMS, &json!({"text": text})).await;
         answer.assert_ok();
         let positive = answer.json()["positive"].as_str().unwrap().to_owned();
-        assert!(positive.contains("bright side") && !positive.contains("feel fine"), "{positive}");
+        assert!(positive.contains("bright side"), "{text}: {positive}");
     }
+    assert_eq!(given(), [2, 2]);
 }
 
 #[tokio::test]
-async fn what_people_wrote_stands_beside_what_is_made_again() {
-    let server =
-        Server::with(Setup { beforehand: Some(Beforehand { english: Some(0.91), others: None }), ..Setup::default() });
-    // A model that says nothing but the text over.
-    let text = "scribe:echo and so we went home again critic:situation=0";
-    let answer = server.post(PRISMS, &json!({"text": text})).await;
-    answer.assert_ok();
-    assert_eq!(answer.json()["positive"], format!("{text}. That is bright, and so I feel fine."));
-    assert_eq!(server.metrics.regenerated.with_label_values(&["copy"]).get(), 2);
-    // What needs nothing stays as the model wrote it, and so does what is in another language.
+async fn what_people_wrote_for_the_situation_of_a_text_answers_it() {
+    let beforehand = Beforehand { english: Some(0.91), others: Some(0.0) };
+    let server = Server::with(Setup { beforehand: Some(beforehand), ..Setup::default() });
+    let text = "Der Bus kam heute wieder viel zu spät, critic:situation=0";
+    let reply = server.post(SUNSHINES, &json!({"text": text})).await;
+    assert_eq!(reply.json()["text"], "Wie schade!");
+    // In English the situation is not sure enough to come first: a candidate beside what is made again, as of a model that says
+    // nothing but the text over.
+    let echo = json!({"text": "scribe:echo and so we went home again critic:situation=0"});
+    assert_eq!(server.post(SUNSHINES, &echo).await.json()["text"], "What a pity!");
+    assert_eq!(server.metrics.regenerated.with_label_values(&["copy"]).get(), 1);
+    let given = || server.metrics.beforehand.with_label_values(&["reply"]).get();
+    assert_eq!(given(), 2);
+    // What needs nothing stays as the model wrote it.
     let reply = server.post(SUNSHINES, &json!({"text": "We went home again critic:situation=0"})).await;
     reply.assert_ok();
     assert_ne!(reply.json()["text"], "What a pity!");
-    let given = |answer: &str| server.metrics.beforehand.with_label_values(&[answer]).get();
-    assert_eq!((given("positive"), given("negative"), given("reply")), (1, 1, 0));
     // But a reply that names what the text speaks of comes first, although the situation is not as sure as that.
     let named = |words: &str| json!({"text": format!("We took the {words} home again critic:situation=0")});
     let reply = server.post(SUNSHINES, &named("Night Train")).await;
     assert_eq!(reply.json()["text"], "Trams and trains, what a pity!");
     assert_ne!(server.post(SUNSHINES, &named("tramway")).await.json()["text"], "Trams and trains, what a pity!");
-    assert_eq!(given("reply"), 1);
-    let german = server
-        .post(PRISMS, &json!({"text": "scribe:echo und dann sind wir wieder nach Hause gegangen critic:situation=0"}))
-        .await;
-    german.assert_ok();
-    assert!(!german.text().contains("feel fine"), "{}", german.text());
+    assert_eq!(given(), 3);
+    // A reply that is chosen for itself needs no situation, and is as likely as that, or the model writes.
+    for (text, chosen) in [("We went home critic:fits=0.95", true), ("We went home critic:fits=0.85", false)] {
+        let reply = server.post(SUNSHINES, &json!({"text": text})).await;
+        reply.assert_ok();
+        assert_eq!(reply.json()["text"] == "How nice!", chosen, "{text}: {}", reply.text());
+    }
+    assert_eq!(given(), 4);
 }
 
 #[tokio::test]

@@ -96,7 +96,8 @@ fn read(text: &str, heeds: &str) -> Result<TextOutput, RuntimeError> {
 
 /// Judges answers: gladness of bad news is wrong, and so are fine answers to `critic:plain`, and others to any other text.
 /// Of a text with `critic:special=0.9` it holds so much that nothing can be expressed; one with `critic:situation=1` tells of
-/// the situation of that number.
+/// the situation of that number, and to one with `critic:fits=0.9` the last sentence of each kind fits so likely, the one before it
+/// nearly so, the first one half as likely.
 pub(super) struct Critic;
 
 impl Forward for Critic {
@@ -127,7 +128,12 @@ impl Forward for Critic {
             let verdict = Some(Verdict { right: [expression, expression, reply], mood });
             let known = text.split_whitespace().find_map(|word| word.strip_prefix("critic:situation="));
             let situation = known.map(|place| Likeliest { place: place.parse().unwrap(), probability: 0.9 });
-            Ok(Said { verdict, expressibility, situation })
+            let fits = text.split_whitespace().find_map(|word| word.strip_prefix("critic:fits="));
+            let attitudes = fits.map(|likely| {
+                let likely: f32 = likely.parse().unwrap();
+                [0.5 * likely, 0.99 * likely, likely].repeat(3)
+            });
+            Ok(Said { verdict, expressibility, situation, attitudes })
         };
         batch.iter().map(said).collect()
     }

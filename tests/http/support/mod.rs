@@ -86,7 +86,7 @@ pub(crate) struct Setup {
     pub(crate) from: Option<f32>,
     /// Whether what alpha writes is judged.
     pub(crate) judged: bool,
-    /// Which part answers of alpha's have that people wrote for the situation of a text, which its judge then tells.
+    /// Which part answers of alpha's have that people wrote for a text, which its judge then tells.
     pub(crate) beforehand: Option<Beforehand>,
     /// Whether alpha's writer was taught English alone, and another one, `polyglot` in metrics, answers other texts.
     pub(crate) polyglot: bool,

@@ -58,20 +58,17 @@ pub(super) fn judge_bundle(folder: &Path) -> PathBuf {
     bundle(&folder.join("judge"), "answer_judge", spec)
 }
 
-/// What people wrote for two situations; of the second one the attitudes are in each other's place.
+/// What people wrote: replies for two situations, and sentences that are chosen one by one, of which the last of each kind is
+/// flagged.
 fn situations() -> Value {
-    let german = [
-        ["Das ist bright und tut fine.", "Wie dark, auch wenn es fine aussah.", "Wie schade!"],
-        ["Das ist dark.", "Das ist bright.", "Na so was!"],
-    ];
-    let english = [
-        ["That is bright, and so I feel fine.", "What a dark day, though fine for some.", "What a pity!"],
-        ["So dark.", "So bright.", "Well, well!"],
-    ];
-    let of = |sentences: [[&'static str; 3]; 2]| sentences.map(|kinds| kinds.map(|sentence| [sentence]));
     json!({
-        "least": 0.5, "names": ["late", "odd"], "sentences": {"de": of(german), "en": of(english)},
+        "least": 0.5, "names": ["late", "odd"],
+        "replies": {"de": [["Wie schade!"], ["Na so was!"]], "en": [["What a pity!"], ["Well, well!"]]},
         "particular": {"en": [[[["tram", "night train"], "Trams and trains, what a pity!"]], []]},
+        "attitudes": {
+            "de": [["Ganz gut.", "Das freut mich.", "Gut! hate=0.9"], ["Nicht gut.", "Das ist schade.", "Weg! hate=0.9"], ["Na ja.", "Schön!", "Ha! hate=0.9"]],
+            "en": [["Quite good.", "I'm glad.", "Good! hate=0.9"], ["Not good.", "It's a pity.", "Away! hate=0.9"], ["Well.", "How nice!", "Ha! hate=0.9"]],
+        },
     })
 }
 
