@@ -473,23 +473,36 @@ fn the_built_judges_tell_what_a_text_is_about() {
         };
         let tokenizer = JudgeTokenizer::open(&bundle).unwrap();
         let mut judge = AnswerJudge::open(&runtime(), &bundle).unwrap();
-        let mut told = |text: &str| {
-            let found = judge.run(&[tokenizer.text(text).unwrap()]).unwrap()[0].situation.unwrap();
-            assert!(found.probability > 0.3, "{id}: {found:?} of {text}");
-            names[found.place].clone()
-        };
-        assert_eq!(told("She passed her maths exam with a good grade."), "exam_passed", "{id}");
-        assert_eq!(told("My grandad passed away on Sunday."), "death", "{id}");
         let spec = bundle.manifest().answer_judge.as_ref().unwrap();
+        let written = situations::of(&bundle).unwrap().unwrap();
+        let mut situation = |text: &str| judge.run(&[tokenizer.text(text).unwrap()]).unwrap()[0].situation.unwrap();
         if spec.languages.is_any() {
-            assert_eq!(told("Ich habe die Prüfung bestanden!"), "exam_passed", "{id}");
-            assert_eq!(told("Mi abuelo murió el domingo."), "death", "{id}");
-            assert_eq!(told("電車が四十分も遅れた。"), "delay", "{id}");
+            for (text, name) in [
+                ("She passed her maths exam with a good grade.", "exam_passed"),
+                ("My grandad passed away on Sunday.", "death"),
+                ("Ich habe die Prüfung bestanden!", "exam_passed"),
+                ("Mi abuelo murió el domingo.", "death"),
+                ("電車が四十分も遅れた。", "delay"),
+            ] {
+                let found = situation(text);
+                assert!(found.probability > 0.3, "{id}: {found:?} of {text}");
+                assert_eq!(names[found.place], name, "{id}: {text}");
+            }
+        } else {
+            // Of the situations it needs no more than the replies that name what a text speaks of.
+            for text in [
+                "Our hamster died last night.",
+                "The washing machine broke down again.",
+                "I have a terrible toothache.",
+            ] {
+                let found = situation(text);
+                let replies = written.sentences(Language::English, found).map(|sentences| sentences.particular(text));
+                assert!(replies.is_some_and(|replies| !replies.is_empty()), "{id}: {found:?} of {text}");
+            }
         }
-        let attitudes = situations::of(&bundle).unwrap().unwrap();
         let mut fitting = |text: &str, language| {
             let probabilities = judge.run(&[tokenizer.text(text).unwrap()]).unwrap()[0].attitudes.clone().unwrap();
-            let attitudes = attitudes.attitudes(language).unwrap();
+            let attitudes = written.attitudes(language).unwrap();
             [Polarity::Positive, Polarity::Negative]
                 .map(|light| attitudes.likeliest(&probabilities, Kind::Light(light), 3))
         };
