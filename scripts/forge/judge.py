@@ -3,7 +3,8 @@
 The encoder is one of forge.encoder's, the delta of its form, with up to four heads, and the first or the last two at
 least: `verdict.weight` [6, 2 * width] and `verdict.bias`, over the mean and the highest of the last layer's states; that of
 a classifier for what has nothing to express; `situation.weight` [situations, width] and `attitude.weight` [attitudes, width], or
-factors of them, with a bias each, over the mean. A sequence is `cls`, a text, `sep`, an answer to it, `sep`, or ends behind the text. The graph takes `input_ids` and `lengths`
+factors of them, with a bias each, over the mean. A
+sequence is `cls`, a text, `sep`, an answer to it, `sep`, or ends behind the text. The graph takes `input_ids` and `lengths`
 as that of a classifier does, and gives a raw output for each head: `verdict`, logits in the order of VERDICTS, how right the
 answer is as an expression in either light or as a reply, each alone, and of a text without an answer its mood, the three
 together; `expressibility` of a text without an answer, the logits of a classifier, special where those of a statement hold
@@ -64,7 +65,7 @@ def written(
     graph_file.write(model, out / "model.onnx")
     encoder.write(out / "tokenizer.json", encoder.tokenizer(kind, source))
     told = {"verdicts": VERDICTS} if "verdict.bias" in tensors else {}
-    if "situation.bias" in tensors and "situations" not in recipe:
+    if ("situation.bias" in tensors or "attitude.bias" in tensors) and "situations" not in recipe:
         raise ValueError("a judge tells situations where its recipe says what was written for them: name that file.")
     if "situations" in recipe:
         if not {"situation.bias", "attitude.bias"} <= tensors.keys():
@@ -73,7 +74,8 @@ def written(
         said = json.loads(content)
         if len(tensors["situation.bias"]) != len(said["names"]):
             raise ValueError(f"{recipe['situations']} has not as many situations as the delta's head: fit it again.")
-        if any(sum(map(len, lights)) != len(tensors["attitude.bias"]) for lights in said["attitudes"].values()):
+        kinds = said["attitudes"].values()
+        if any(len(one) != 3 or sum(map(len, one)) != len(tensors["attitude.bias"]) for one in kinds):
             raise ValueError(f"{recipe['situations']} has not as many attitudes as the delta's head: fit it again.")
         encoder.write(out / SITUATIONS, content)
         told["situations"] = SITUATIONS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import sys
 from pathlib import Path
 
@@ -47,6 +48,16 @@ def test_the_lines_that_were_read_are_those_of_their_files():
     # Whoever read a text found something for either light in nearly all of them.
     for part in (slice(None, len(positive)), slice(len(positive), None)):
         assert np.mean([row.fit[part].any() for row in rows]) > 0.97
+
+
+@pytest.mark.parametrize(("model", "languages"), [("alpha-4o-mini", 1), ("gamma-1.5-flash", 8)])
+def test_the_sentences_are_as_many_as_were_read_for(model: str, languages: int):
+    said = json.loads(lzma.decompress((ROOT / "models" / model / "situations.json.xz").read_bytes()))["attitudes"]
+    assert len(said) == languages
+    counts = [len(names) for names in attitude_data.names(replies=True)]
+    for kinds in said.values():
+        assert [len(kind) for kind in kinds] == [*counts[:2], counts[2] if languages == 1 else 0]
+        assert len(set(sum(kinds, []))) == sum(map(len, kinds))
 
 
 def test_the_likeliest_is_looked_for_among_what_is_known():

@@ -108,7 +108,7 @@ def test_a_judge_of_situations_has_what_people_wrote_beside_it(base, delta, tmp_
         (tmp_path / "out").mkdir(exist_ok=True)
         return judge.build(source, recipe, tmp_path, tmp_path / "out")
 
-    written = {"least": 0.5, "names": ["won", "lost", "late"], "replies": {}, "attitudes": {"en": [["Good.", "Fine."], ["Bad.", "Alas."]]}}
+    written = {"least": 0.5, "names": ["won", "lost", "late"], "replies": {}, "attitudes": {"en": [["Good.", "Fine."], ["Bad."], ["Oh!"]]}}
     told = built(written, recipe)
     assert ("verdicts" in told) == verdicts and told["situations"] == "situations.json" and told["languages"] == "english"
     assert json.loads((tmp_path / "out" / "situations.json").read_text(encoding="utf-8")) == written
@@ -117,7 +117,7 @@ def test_a_judge_of_situations_has_what_people_wrote_beside_it(base, delta, tmp_
     with pytest.raises(ValueError, match="as many situations"):
         built({**written, "names": ["won"]}, recipe)
     with pytest.raises(ValueError, match="as many attitudes"):
-        built({**written, "attitudes": {"en": [["Good."], ["Bad."]]}}, recipe)
+        built({**written, "attitudes": {"en": [["Good."], ["Bad."], []]}}, recipe)
     with pytest.raises(ValueError, match="name that file"):
         built(written, {"delta": "judge.safetensors"})
 

@@ -191,10 +191,13 @@ def main() -> None:
     alone = [Row(item.text, none, np.array(item.target, np.float32), 1.0, False, False) for item in judge_data.moods()[0]]
     learned = [row for row in rows if not row.aside and row.situations.any()]
     learned += random.Random(args.seed).sample(alone, MOODS)
-    learned = random.Random(args.seed).sample(learned, round(args.share * len(learned)))
+    if args.share < 1:
+        learned = random.Random(args.seed).sample(learned, round(args.share * len(learned)))
     fitting = attitude_data.read()
+    # Texts whose situation is measured are not learned from for their attitudes either.
+    measured = {row.text.strip() for row in aside}
     untold = np.zeros(3, np.float32)
-    learned += [Row(one.text, none, untold, 0.0, False, False, one) for one in fitting if not one.aside]
+    learned += [Row(one.text, none, untold, 0.0, False, False, one) for one in fitting if not one.aside and one.text not in measured]
     ids = windows(tokenizer, kind, [row.text for row in learned])
     plan = planned(ids, args.batch, args.passes, args.seed)
     log(f"{len(learned)} texts, {len(aside)} kept aside, {len(plan)} steps of {args.batch}")
@@ -207,7 +210,7 @@ def main() -> None:
         model.in_bf16()
     head = {*model.situation.parameters(), *model.attitude.parameters()}
     tuned = [p for p in model.parameters() if p.requires_grad]
-    # The heads begin from nothing.
+    # A head may begin from nothing.
     groups = [{"params": [p for p in tuned if p not in head], "times": 1.0}, {"params": list(head), "times": 4.0}]
     optimiser = torch.optim.AdamW(groups, lr=args.rate, weight_decay=0.01, betas=(0.9, 0.98))
     bound = {k: v for k, v in settings.items() if k not in ("work", "out", "threads", "device", "checkpoint_every", "least")}

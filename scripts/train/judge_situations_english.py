@@ -3,7 +3,7 @@ attitudes and replies fit it.
 
 Regressions on the English texts of judge_situations.py: a larger encoder that has learned moods and right answers tells
 both well without learning anew. Run this after answer_judge_finish.py: it adds those heads to judge.safetensors, or fits
-them anew, writes the English ones of what people wrote beside it, and changes nothing else. Prints what they are worth on the
+them anew, writes the attitudes in English beside it, where the replies must stand already, and changes nothing else. Prints what they are worth on the
 texts kept aside.
 """
 
@@ -107,6 +107,12 @@ def main() -> None:
 
     kind, path = encoder.BACKBONES["mpnet"], args.model / "judge.safetensors"
     written = json.loads(lzma.decompress(args.written.read_bytes()))
+    # Replies, those for variants among them, stand in that file alone.
+    own = args.model / "situations.json.xz"
+    english = {**json.loads(lzma.decompress(own.read_bytes())), "least": args.least, "names": written["names"]}
+    english["attitudes"]["en"][:2] = written["attitudes"]["en"][:2]
+    if list(map(len, english["attitudes"]["en"])) != list(map(len, attitude_data.names(replies=True))):
+        raise SystemExit(f"{own} has not as many sentences as authored/attitudes names.")
     delta = {name: value for name, value in load_file(path).items() if not name.startswith(("situation.", "attitude."))}
     tokenizer = text_data.plain_tokenizer(kind, args.base)
     graph = encoder.graph(encoder.merge(encoder.load_base(args.base / kind.weights), delta, HEADS), kind, heads=HEADS, embedding=True)
@@ -129,10 +135,6 @@ def main() -> None:
 
     delta |= kept
     text_data.write(path, lambda p: save_file(delta, str(p)))
-    own = args.model / "situations.json.xz"
-    # Replies, those for variants among them, stand in that file alone.
-    english = {**json.loads(lzma.decompress(own.read_bytes())), "least": args.least, "names": written["names"]}
-    english["attitudes"]["en"][:2] = written["attitudes"]["en"][:2]
     text_data.write(own, lambda p: p.write_bytes(packed(english)))
 
 

@@ -110,7 +110,7 @@ fn lend_writer(models: &mut BTreeMap<ModelId, Models>) {
     }
 }
 
-/// Has the situations of texts told for all identifiers by whoever here does: of English ones first by a judge that was taught
+/// Has what was written beforehand told for all identifiers by whoever here does: for English texts first by a judge that was taught
 /// English alone, which tells them better than one that reads all languages.
 fn lend_situations(models: &mut BTreeMap<ModelId, Models>) {
     let judges = models.values().filter_map(|models| models.judge.clone());

@@ -33,14 +33,24 @@ pub enum Kind {
 }
 
 impl Attitudes {
-    /// Up to `most` sentences of a kind with how likely each fits, the likeliest first. None where `probabilities` are not of
-    /// these sentences.
-    pub fn likeliest(&self, probabilities: &[f32], kind: Kind, most: usize) -> Vec<(&str, f32)> {
-        let (before, sentences) = match kind {
+    /// Those of a kind, and how many stand before them.
+    fn of(&self, kind: Kind) -> (usize, &[String]) {
+        match kind {
             Kind::Light(Polarity::Positive) => (0, &self.positive),
             Kind::Light(Polarity::Negative) => (self.positive.len(), &self.negative),
             Kind::Reply => (self.positive.len() + self.negative.len(), &self.reply),
-        };
+        }
+    }
+
+    /// Whether there are any of a kind.
+    pub fn has(&self, kind: Kind) -> bool {
+        !self.of(kind).1.is_empty()
+    }
+
+    /// Up to `most` sentences of a kind with how likely each fits, the likeliest first. None where `probabilities` are not of
+    /// these sentences.
+    pub fn likeliest(&self, probabilities: &[f32], kind: Kind, most: usize) -> Vec<(&str, f32)> {
+        let (before, sentences) = self.of(kind);
         let all = self.positive.len() + self.negative.len() + self.reply.len();
         let Some(probabilities) = probabilities.get(before..).filter(|_| probabilities.len() == all) else {
             return Vec::new();
@@ -108,7 +118,9 @@ mod tests {
         for others in [&[0.5][..], &[0.5; 6], &[0.5; 8]] {
             assert_eq!(attitudes.likeliest(others, positive, 2), []);
         }
+        assert!(attitudes.has(Kind::Reply));
         attitudes.reply.clear();
+        assert!(attitudes.has(positive) && !attitudes.has(Kind::Reply));
         assert_eq!(attitudes.likeliest(&[0.5; 5], positive, 1), [("Good.", 0.5)]);
         assert_eq!(attitudes.likeliest(&[0.5; 5], Kind::Reply, 1), []);
     }

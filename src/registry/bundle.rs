@@ -501,7 +501,7 @@ mod tests {
         let mut others = VERDICTS;
         others.swap(0, 1);
         assert!(open(others, 120).unwrap_err().contains("verdicts are not in the expected order"));
-        assert!(write(part(120)).unwrap_err().contains("neither verdicts nor situations"));
+        assert!(write(part(120)).unwrap_err().contains("neither verdicts nor what was written"));
         let mut unlisted = part(120);
         unlisted["situations"] = json!("situations.json");
         assert!(write(unlisted).unwrap_err().contains("lists no situations.json"));

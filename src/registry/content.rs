@@ -99,9 +99,11 @@ pub(super) fn check(manifest: &Manifest) -> Result<(), String> {
                 return Err("verdicts are not in the expected order".into());
             }
             match &spec.situations {
-                None if spec.verdicts.is_none() => return Err("it tells neither verdicts nor situations".into()),
+                None if spec.verdicts.is_none() => {
+                    return Err("it tells neither verdicts nor what was written beforehand".into());
+                }
                 Some(name) if !manifest.files.iter().any(|file| file.path == *name) => {
-                    return Err(format!("it lists no {name}, which says what was written for situations"));
+                    return Err(format!("it lists no {name}, which says what was written beforehand"));
                 }
                 _ => {}
             }

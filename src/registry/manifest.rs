@@ -213,8 +213,7 @@ pub struct TaskPrompt {
 }
 
 /// How probable what people wrote must be to come first: where that passes the checks nothing is generated. Of an expression
-/// that is the probability that the likeliest attitude fits, and both lights must be probable; of a reply that the likeliest
-/// one fits, or where all are of situations that of the situation: one of a less probable situation is a candidate beside what is
+/// that is the probability that an attitude fits, and both lights must have one; of a reply that it fits, or where all are of situations that of the situation: one of a less probable situation is a candidate beside what is
 /// made again. But a reply that names what the text speaks of comes first whatever this says, where anything is said here.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]

@@ -26,7 +26,8 @@ struct File {
     least: f32,
     /// Of the situations, in the order of the judge's output.
     names: Vec<String>,
-    /// For languages whose replies are not chosen one by one, by code, the replies of every situation in that order.
+    /// For languages that have them, by code, the replies of every situation in that order: they come before those that are
+    /// chosen one by one.
     #[serde(default)]
     replies: BTreeMap<String, Vec<Vec<String>>>,
     /// For languages that have them, by code.

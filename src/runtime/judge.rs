@@ -17,7 +17,7 @@ pub struct Said {
     pub expressibility: Option<[f32; 5]>,
     /// Of a text alone: the everyday situation that it most likely tells of.
     pub situation: Option<Likeliest>,
-    /// Of a text alone: how likely each attitude fits, each for itself.
+    /// Of a text alone: how likely each sentence that is chosen one by one fits, each for itself.
     pub attitudes: Option<Vec<f32>>,
 }
 
@@ -33,7 +33,7 @@ pub struct Verdict {
 
 /// A session of the judge's graph: `input_ids` int64 `[batch, tokens]`, `lengths` int32 `[batch]` → float32 logits, an output
 /// for each head that it has: `verdict` `[batch, 6]`, in the order of [`VERDICTS`], `expressibility` `[batch, 5]`, `situation`
-/// `[batch, situations]`, `attitude` `[batch, attitudes]`.
+/// `[batch, situations]`, `attitude` `[batch, attitudes and replies]`.
 pub struct AnswerJudge {
     session: Session,
     pad_id: u32,

@@ -74,7 +74,7 @@ impl AnswerJudge {
     }
 
     /// Up to `most` sentences of each kind, in this language, with how likely each fits a text, the likeliest first; none where
-    /// there are none in the language.
+    /// there are none of a kind in the language.
     pub(super) async fn fitting<const KINDS: usize>(
         &self,
         text: &str,
@@ -84,7 +84,9 @@ impl AnswerJudge {
         deadline: Instant,
     ) -> Result<Option<[Vec<(&str, f32)>; KINDS]>, ServiceError> {
         let attitudes = self.situations.as_ref().and_then(|situations| situations.attitudes(language));
-        let Some(attitudes) = attitudes else { return Ok(None) };
+        let Some(attitudes) = attitudes.filter(|attitudes| kinds.iter().all(|&kind| attitudes.has(kind))) else {
+            return Ok(None);
+        };
         let Some(probabilities) = self.alone(text, deadline).await?.attitudes else { return Ok(None) };
         Ok(Some(kinds.map(|kind| attitudes.likeliest(&probabilities, kind, most))))
     }

@@ -103,13 +103,13 @@ pub(super) async fn express(desk: Desk<'_>, text: ValidText, deadline: Instant) 
     if desk.guardian.inexpressible(text.as_str(), judgement, desk.judge, deadline).await? {
         return Ok(Prism::Inexpressible);
     }
+    let tasks = [Task::Express(Polarity::Positive), Task::Express(Polarity::Negative)];
     // Friendly words for whatever may be said are none for a threat.
     if !is_suspect(judgement)
-        && let Some(prism) = with_attitudes(desk, &text, bound(judgement), deadline).await
+        && let Some([positive, negative]) = fitting(desk, &text, tasks, sooner(deadline), deadline).await?
     {
-        return Ok(prism);
+        return Ok(Prism::Expressed { positive, negative });
     }
-    let tasks = [Task::Express(Polarity::Positive), Task::Express(Polarity::Negative)];
     let outcome = checked(desk, &text, &tasks, judgement, deadline).await?;
     outcome.or_fixed(judgement, language, Fixed::prism, |answers| {
         let [positive, negative] = <[String; 2]>::try_from(answers).ok()?;
@@ -117,9 +117,9 @@ pub(super) async fn express(desk: Desk<'_>, text: ValidText, deadline: Instant) 
     })
 }
 
-/// Answers the reply that people wrote for the situation of the text, where that comes first, is known and passes the checks, or
-/// one that is likely to fit. Else generates each task greedily, checks the answers, and makes those that fail once more: by sampling, or from beginnings that
-/// fit what the text tells; beside these stands what people wrote.
+/// Answers with a reply that people wrote: that for the situation of the text, where it comes first and passes the checks, else the
+/// one likeliest to fit. Else generates each task greedily, checks the answers, and makes those that fail once more: by sampling,
+/// or from beginnings that fit what the text tells; beside these stands what people wrote.
 ///
 /// The candidates that do best together win: see [`best`].
 ///
@@ -136,7 +136,8 @@ pub(super) async fn checked(
     let bound = bound(input);
     // As in [`express`], and of expressions nothing but attitudes is written beforehand.
     let has_part = tasks == [Task::Reply] && !is_suspect(input);
-    let known = if has_part { known_situation(desk, text, deadline).await } else { None };
+    let until = sooner(deadline);
+    let known = if has_part { known_situation(desk, text, until).await } else { None };
     let mut ready = None;
     if let Some(known) = known.as_ref().filter(|known| known.comes_first(text)) {
         let candidates = vec![known.candidates(desk, text, None, bound, deadline).await?];
@@ -150,8 +151,7 @@ pub(super) async fn checked(
         }
         ready = Some(candidates);
     }
-    if has_part && let Some([reply]) = fitting(desk, text, [Task::Reply], bound, deadline).await {
-        desk.count_beforehand(tasks.iter().copied());
+    if has_part && let Some([reply]) = fitting(desk, text, [Task::Reply], until, deadline).await? {
         return Ok(Outcome::Answers(vec![reply]));
     }
     let first: Vec<Try> = tasks.iter().map(|&task| Try { task, manner: Manner::First }).collect();
@@ -221,65 +221,53 @@ pub(super) async fn checked(
     Ok(Outcome::Unfit { despairs: written.iter().any(|answers| despairs(answers)) })
 }
 
-/// An expression in either light: the text's own words and an attitude that people wrote, where some are known to fit both
-/// lights.
-async fn with_attitudes(desk: Desk<'_>, text: &ValidText, bound: Threshold, deadline: Instant) -> Option<Prism> {
-    let tasks = [Polarity::Positive, Polarity::Negative].map(Task::Express);
-    let [positive, negative] = fitting(desk, text, tasks, bound, deadline).await?;
-    desk.count_beforehand(tasks.into_iter());
-    Some(Prism::Expressed { positive, negative })
-}
-
-/// The likeliest of what people wrote for each task, where it fits likely enough for all. Whoever cannot tell that, or not in
-/// time, leaves the answers to the generator.
+/// The likeliest of what people wrote for each task, where for all of them one fits likely enough and may be given out. A judge
+/// that cannot tell that, or not by `until`, leaves the answers to the generator.
 ///
 /// These sentences have the light that they were written for, and lose and invent nothing; so moderation alone has a say in them.
 async fn fitting<const TASKS: usize>(
     desk: Desk<'_>,
     text: &ValidText,
     tasks: [Task; TASKS],
-    bound: Threshold,
+    until: Instant,
     deadline: Instant,
-) -> Option<[String; TASKS]> {
+) -> Result<Option<[String; TASKS]>, ServiceError> {
     let english = language::is_answered_in_english(text.as_str());
-    let language = language_of(text, english)?;
-    let judge = desk.situations?;
+    let bounds = tasks.map(|task| desk.writer.beforehand(task, english));
+    let judge = desk.situations.filter(|_| bounds.iter().all(Option::is_some));
+    let (Some(judge), Some(language)) = (judge, language_of(text, english)) else { return Ok(None) };
     let kinds = tasks.map(|task| match task {
         Task::Express(light) => Kind::Light(light),
         Task::Reply => Kind::Reply,
     });
-    let until = sooner(deadline);
-    let found = tokio::time::timeout_at(until.into(), judge.fitting(text.as_str(), language, kinds, CHECKED, until));
-    let found = found.await.ok()?.ok()??;
-    let likely = |(&task, sentences): (&Task, &Vec<(&str, f32)>)| {
-        let least = desk.writer.beforehand(task, english);
-        least.zip(sentences.first()).is_some_and(|(least, &(_, probability))| probability >= least)
+    let found = judge.fitting(text.as_str(), language, kinds, CHECKED, until);
+    let Ok(Ok(Some(found))) = tokio::time::timeout_at(until.into(), found).await else { return Ok(None) };
+    let whole = |kind: Kind, sentence: &str| match kind {
+        Kind::Light(_) => attitude::joined(text.as_str(), sentence, language),
+        Kind::Reply => sentence.to_owned(),
     };
-    if !tasks.iter().zip(&found).all(likely) {
-        return None;
+    let mut said = Vec::with_capacity(TASKS);
+    for ((kind, sentences), least) in kinds.into_iter().zip(found).zip(bounds) {
+        let likely = sentences.into_iter().filter(|(_, probability)| least.is_some_and(|least| *probability >= least));
+        said.push(likely.map(|(sentence, _)| whole(kind, sentence)).collect::<Vec<_>>());
     }
-    let said: Vec<Vec<String>> = kinds
-        .into_iter()
-        .zip(found)
-        .map(|(kind, sentences)| {
-            let whole = |(sentence, _): (&str, f32)| match kind {
-                Kind::Light(_) => attitude::joined(text.as_str(), sentence, language),
-                Kind::Reply => sentence.to_owned(),
-            };
-            sentences.into_iter().map(whole).collect()
-        })
-        .collect();
-    let judged = tokio::time::timeout_at(until.into(), desk.guardian.judge_all(said.concat(), until));
-    let mut judgements = judged.await.ok()?.ok()?.into_iter();
-    let mut first_fit = |answers: Vec<String>| {
+    if said.iter().any(Vec::is_empty) {
+        return Ok(None);
+    }
+    let mut judgements = desk.guardian.judge_all(said.concat(), deadline).await?.into_iter();
+    let first_fit = |answers: Vec<String>| {
         let judgements: Vec<Judgement> = judgements.by_ref().take(answers.len()).collect();
         let fit = |judgement: &Judgement| {
-            !bound.judge(judgement.scores).flagged() && !fixed::is_distress(judgement.scores, language)
+            !Threshold::default().judge(judgement.scores).flagged() && !fixed::is_distress(judgement.scores, language)
         };
         answers.into_iter().zip(judgements).find(|(_, judgement)| fit(judgement)).map(|(answer, _)| answer)
     };
-    let chosen: Option<Vec<String>> = said.into_iter().map(&mut first_fit).collect();
-    chosen?.try_into().ok()
+    let chosen: Option<Vec<String>> = said.into_iter().map(first_fit).collect();
+    let chosen = chosen.and_then(|chosen| chosen.try_into().ok());
+    if chosen.is_some() {
+        desk.count_beforehand(tasks.into_iter());
+    }
+    Ok(chosen)
 }
 
 /// The language that a text is answered in; none for one that is none of ours, which English otherwise stands for.
@@ -298,14 +286,14 @@ struct Known<'a> {
 
 /// The situation that a text tells of, where that matters for the reply and is known. Whoever cannot tell it, or not in time,
 /// leaves the answer to the generator.
-async fn known_situation<'a>(desk: Desk<'a>, text: &ValidText, deadline: Instant) -> Option<Known<'a>> {
+async fn known_situation<'a>(desk: Desk<'a>, text: &ValidText, until: Instant) -> Option<Known<'a>> {
     let english = language::is_answered_in_english(text.as_str());
     let bound = desk.writer.beforehand(Task::Reply, english)?;
     let (judge, language) = (desk.situations?, language_of(text, english)?);
-    let until = sooner(deadline);
     let found = tokio::time::timeout_at(until.into(), judge.sentences(text.as_str(), language, until)).await;
     let (sentences, probability) = found.ok()?.ok()??;
-    Some(Known { sentences, probability, bound })
+    let has_any = !sentences.reply.is_empty() || !sentences.particular(text.as_str()).is_empty();
+    has_any.then_some(Known { sentences, probability, bound })
 }
 
 impl Known<'_> {

@@ -156,7 +156,9 @@ async fn attitudes_that_fit_a_text_come_first() {
         "The bus was late once more critic:fits=0.85",
         "The bus was late once more",
         "The bus was late once more hate=0.2 critic:fits=0.95",
-        &format!("Der Bus kam heute wieder viel zu spät critic:fail{long}"),
+        // The likeliest one is flagged, the next one is not likely enough.
+        "The bus was late once more critic:fits=0.905",
+        &format!("Der Bus kam heute wieder viel zu spät critic:fail critic:fits=0.95{long}"),
     ] {
         let answer = server.post(PRISMS, &json!({"text": text})).await;
         answer.assert_ok();
@@ -191,11 +193,17 @@ async fn what_people_wrote_for_the_situation_of_a_text_answers_it() {
     assert_ne!(server.post(SUNSHINES, &named("tramway")).await.json()["text"], "Trams and trains, what a pity!");
     assert_eq!(given(), 3);
     // A reply that is chosen for itself needs no situation, and is as likely as that, or the model writes.
-    for (text, chosen) in [("We went home critic:fits=0.95", true), ("We went home critic:fits=0.85", false)] {
+    for (text, chosen) in [
+        ("We went home critic:fits=0.95", true),
+        ("We went home critic:fits=0.85", false),
+        ("We went home hate=0.2 critic:fits=0.95", false),
+    ] {
         let reply = server.post(SUNSHINES, &json!({"text": text})).await;
         reply.assert_ok();
         assert_eq!(reply.json()["text"] == "How nice!", chosen, "{text}: {}", reply.text());
     }
+    let suspect = json!({"text": "Der Bus kam heute wieder viel zu spät, hate=0.2 critic:situation=0"});
+    assert_ne!(server.post(SUNSHINES, &suspect).await.json()["text"], "Wie schade!");
     assert_eq!(given(), 4);
 }
 
