@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import attitude_data  # noqa: E402
 import generator_data  # noqa: E402
 import text_data  # noqa: E402
 from forge import encoder  # noqa: E402
@@ -32,15 +33,16 @@ MOOD_OF = {"g": (1.0, 0.0, 0.0), "b": (0.0, 1.0, 0.0), "n": (0.0, 0.0, 1.0), "m"
 
 @dataclass(frozen=True)
 class Item:
-    """An answer to a text, or a text alone where `task` is none."""
+    """An answer to a text, or a text alone where `task` is none: its mood, or the sentences that fit it."""
 
     text: str
     answer: str
     task: int | None
-    # How right it is; of a text alone its mood.
+    # How right it is; of a text alone its mood; nothing where `fitting` is told.
     target: tuple[float, ...]
     weight: float = 1.0
     file: str = ""
+    fitting: attitude_data.Fitting | None = None
 
 
 def judged(folder: Path = text_data.AUTHORED) -> list[Item]:
@@ -78,6 +80,11 @@ def moods() -> tuple[list[Item], list[Item]]:
     return sides[False], sides[True]
 
 
+def sentences(aside: bool) -> list[Item]:
+    """English texts with the sentences that fit them, those kept aside or the others."""
+    return [Item(one.text, "", None, (), fitting=one) for one in attitude_data.read("en", replies=True) if one.aside == aside]
+
+
 def windows(tokenizer: Tokenizer, kind: encoder.Backbone, items: Sequence[Item]) -> list[list[int]]:
     """The ids of each item, as the server has them."""
     def ids(texts: list[str]) -> list[list[int]]:
@@ -112,7 +119,7 @@ def told(logits: np.ndarray, items: Sequence[Item]) -> str:
         chosen = np.mean([items[best[text]].target[0] == 1.0 for text in possible]) if possible else float("nan")
         share = np.mean([item.target[0] == 1.0 for item in items if item.task == task and item.text in possible]) if possible else 0
         parts.append(f"{name} area {area(scores, right):.3f}, chosen right {chosen:.3f} of {len(possible)} ({share:.3f} by chance)")
-    alone = [i for i, item in enumerate(items) if item.task is None and max(item.target) == 1.0]
+    alone = [i for i, item in enumerate(items) if item.task is None and item.target and max(item.target) == 1.0]
     if alone:
         of_mood = logits[alone][:, len(generator_data.TASKS) :]
         moods_right = of_mood.argmax(axis=1) == np.array([np.argmax(items[i].target) for i in alone])
