@@ -466,38 +466,19 @@ fn judges_tell_right_answers_from_wrong_ones_and_read_moods() {
 #[test]
 fn the_built_judges_tell_what_a_text_is_about() {
     for (id, bundle) in bundles(ComponentName::Judge) {
-        let names: Vec<String> = {
-            let file = std::fs::read(bundle.file("situations.json")).unwrap();
-            let file: serde_json::Value = serde_json::from_slice(&file).unwrap();
-            serde_json::from_value(file["names"].clone()).unwrap()
-        };
         let tokenizer = JudgeTokenizer::open(&bundle).unwrap();
         let mut judge = AnswerJudge::open(&runtime(), &bundle).unwrap();
         let spec = bundle.manifest().answer_judge.as_ref().unwrap();
         let written = situations::of(&bundle).unwrap().unwrap();
-        let mut situation = |text: &str| judge.run(&[tokenizer.text(text).unwrap()]).unwrap()[0].situation.unwrap();
-        if spec.languages.is_any() {
-            for (text, name) in [
-                ("She passed her maths exam with a good grade.", "exam_passed"),
-                ("My grandad passed away on Sunday.", "death"),
-                ("Ich habe die Prüfung bestanden!", "exam_passed"),
-                ("Mi abuelo murió el domingo.", "death"),
-                ("電車が四十分も遅れた。", "delay"),
-            ] {
-                let found = situation(text);
-                assert!(found.probability > 0.3, "{id}: {found:?} of {text}");
-                assert_eq!(names[found.place], name, "{id}: {text}");
-            }
-        } else {
-            // Of the situations it needs no more than the replies that name what a text speaks of.
+        if !spec.languages.is_any() {
+            // The replies that name what a text speaks of.
             for text in [
                 "Our hamster died last night.",
                 "The washing machine broke down again.",
                 "I have a terrible toothache.",
             ] {
-                let found = situation(text);
-                let replies = written.sentences(Language::English, found).map(|sentences| sentences.particular(text));
-                assert!(replies.is_some_and(|replies| !replies.is_empty()), "{id}: {found:?} of {text}");
+                let found = judge.run(&[tokenizer.text(text).unwrap()]).unwrap()[0].situation.unwrap();
+                assert!(!written.replies(Language::English, found, text).is_empty(), "{id}: {found:?} of {text}");
             }
         }
         let mut fitting = |text: &str, language| {

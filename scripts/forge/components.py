@@ -17,7 +17,8 @@ at its end, is also built for GPUs, from the same words of the recipe, into
 `build-cuda` beside `build`. Components without one serve GPUs as they are.
 
 A recipe may give its component company: identifiers whose same component judges
-beside it (`ensemble`, a list; with `from`, only what it scores so high itself) or
+beside it (`ensemble`, a list; with `weights`, how much its own opinion and each of
+theirs counts; with `from`, only what it scores so high itself) or
 what it does not read (`elsewhere`). Their
 builds, without company of their own, go whole into folders of the build, whose
 manifest lists their files and says what the recipe's module says of them:
@@ -49,7 +50,7 @@ from .progress import Progress
 
 KINDS = {"generator": "generator", "text": "text_classifier", "image": "image_classifier", "ocr": "text_reader",
          "judge": "answer_judge"}
-COMPANY = ("ensemble", "from", "elsewhere")
+COMPANY = ("ensemble", "weights", "from", "elsewhere")
 # Raised when the wrapper itself changes what a build consists of.
 FORMAT = 1
 

@@ -281,8 +281,7 @@ def company(recipe: Mapping, model_dir: Path) -> dict:
                 " now: run scripts/train/text_ensemble.py."
             )
         told["ensemble"] = {"members": members, "calibration": _places(found["calibration"])}
-        if "from" in recipe:
-            told["ensemble"]["from"] = recipe["from"]
+        told["ensemble"] |= {key: recipe[key] for key in ("weights", "from") if key in recipe}
     return told
 
 

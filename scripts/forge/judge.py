@@ -1,6 +1,6 @@
 """Builds a judge of answers: an encoder's weights and a trained delta, as one ONNX graph.
 
-The encoder is one of forge.encoder's, the delta of its form, with up to four heads, and the first or the last two at
+The encoder is one of forge.encoder's, the delta of its form, with up to four heads, and the first or the last at
 least: `verdict.weight` [6, 2 * width] and `verdict.bias`, over the mean and the highest of the last layer's states; that of
 a classifier for what has nothing to express; `situation.weight` [situations, width] and `attitude.weight` [attitudes, width], or
 factors of them, with a bias each, over the mean. A
@@ -51,8 +51,8 @@ def merged(source: Mapping[str, Path], recipe: Mapping, model_dir: Path) -> enco
     """The base of a recipe with its delta."""
     kind = encoder.backbone(recipe)
     tensors = encoder.merge(encoder.load_base(source[kind.weights]), load_file(model_dir / recipe["delta"]), HEADS)
-    if "verdict.bias" not in tensors and "situation.bias" not in tensors:
-        raise ValueError(f"{recipe['delta']} has neither verdicts nor situations: train it again.")
+    if "verdict.bias" not in tensors and "attitude.bias" not in tensors:
+        raise ValueError(f"{recipe['delta']} tells neither verdicts nor what was written beforehand: train it again.")
     return tensors
 
 
@@ -66,13 +66,13 @@ def written(
     encoder.write(out / "tokenizer.json", encoder.tokenizer(kind, source))
     told = {"verdicts": VERDICTS} if "verdict.bias" in tensors else {}
     if ("situation.bias" in tensors or "attitude.bias" in tensors) and "situations" not in recipe:
-        raise ValueError("a judge tells situations where its recipe says what was written for them: name that file.")
+        raise ValueError("a judge tells what people wrote where its recipe says what that is: name that file.")
     if "situations" in recipe:
-        if not {"situation.bias", "attitude.bias"} <= tensors.keys():
-            raise ValueError(f"{recipe['delta']} lacks a head for what people wrote: run scripts/train/judge_situations_english.py.")
+        if "attitude.bias" not in tensors:
+            raise ValueError(f"{recipe['delta']} lacks the head for what people wrote: run scripts/train/judge_situations.py.")
         content = lzma.decompress((model_dir / recipe["situations"]).read_bytes())
         said = json.loads(content)
-        if len(tensors["situation.bias"]) != len(said["names"]):
+        if len(tensors.get("situation.bias", ())) != len(said.get("names", ())):
             raise ValueError(f"{recipe['situations']} has not as many situations as the delta's head: fit it again.")
         kinds = said["attitudes"].values()
         if any(len(one) != 3 or sum(map(len, one)) != len(tensors["attitude.bias"]) for one in kinds):

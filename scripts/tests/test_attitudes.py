@@ -34,6 +34,17 @@ def test_what_was_not_there_to_be_told_is_not_known(tmp_path: Path):
     assert (first.known.tolist(), second.fit.tolist(), second.known.tolist()) == ([1, 0, 1, 0], [1, 1, 1, 1], [1, 1, 1, 1])
 
 
+def test_of_replies_that_are_as_likely_the_rarer_is_lifted():
+    count = sum(map(len, attitude_data.names(replies=True)))
+    fit = np.zeros((4, count), np.float32)
+    fit[:, -1], fit[0, -2], fit[:, 0] = 1, 1, 1
+    rows = [attitude_data.Fitting("", "en", one, np.ones(count, np.float32), False) for one in fit]
+    bias = attitude_data.lifted(np.zeros(count, np.float32), rows)
+    replies = sum(map(len, attitude_data.names()))
+    assert (bias[:replies] == 0).all(), "attitudes stay as they are"
+    assert bias[-2] > bias[-1] and abs(bias[-1]) < 0.01
+
+
 def test_a_file_that_has_changed_is_to_be_read_again(tmp_path: Path):
     write(tmp_path, ["glad|"])
     with pytest.raises(SystemExit, match="some has 3 lines, and 1 were read"):
@@ -56,7 +67,7 @@ def test_the_sentences_are_as_many_as_were_read_for(model: str, languages: int):
     assert len(said) == languages
     counts = [len(names) for names in attitude_data.names(replies=True)]
     for kinds in said.values():
-        assert [len(kind) for kind in kinds] == [*counts[:2], counts[2] if languages == 1 else 0]
+        assert [len(kind) for kind in kinds] == counts
         assert len(set(sum(kinds, []))) == sum(map(len, kinds))
 
 

@@ -108,7 +108,7 @@ def test_a_judge_of_situations_has_what_people_wrote_beside_it(base, delta, tmp_
         (tmp_path / "out").mkdir(exist_ok=True)
         return judge.build(source, recipe, tmp_path, tmp_path / "out")
 
-    written = {"least": 0.5, "names": ["won", "lost", "late"], "replies": {}, "attitudes": {"en": [["Good.", "Fine."], ["Bad."], ["Oh!"]]}}
+    written = {"least": 0.5, "names": ["won", "lost", "late"], "attitudes": {"en": [["Good.", "Fine."], ["Bad."], ["Oh!"]]}}
     told = built(written, recipe)
     assert ("verdicts" in told) == verdicts and told["situations"] == "situations.json" and told["languages"] == "english"
     assert json.loads((tmp_path / "out" / "situations.json").read_text(encoding="utf-8")) == written
@@ -120,12 +120,17 @@ def test_a_judge_of_situations_has_what_people_wrote_beside_it(base, delta, tmp_
         built({**written, "attitudes": {"en": [["Good."], ["Bad."], []]}}, recipe)
     with pytest.raises(ValueError, match="name that file"):
         built(written, {"delta": "judge.safetensors"})
+    # One that tells no situations has no names of any.
+    save_file({name: value for name, value in tuned.items() if not name.startswith("situation")}, str(tmp_path / "judge.safetensors"))
+    with pytest.raises(ValueError, match="as many situations"):
+        built(written, recipe)
+    assert built({"attitudes": written["attitudes"]}, recipe)["situations"] == "situations.json"
 
 
 def test_a_judge_of_nothing_is_refused(base, delta, tmp_path):
     save_file(base, str(tmp_path / "model.safetensors"))
     save_file({name: value for name, value in delta.items() if not name.startswith("verdict")}, str(tmp_path / "judge.safetensors"))
-    with pytest.raises(ValueError, match="neither verdicts nor situations"):
+    with pytest.raises(ValueError, match="neither verdicts nor what was written beforehand"):
         judge.merged({"model.safetensors": tmp_path / "model.safetensors"}, {"delta": "judge.safetensors"}, tmp_path)
 
 

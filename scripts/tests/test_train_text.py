@@ -438,6 +438,10 @@ def test_an_ensemble_answers_as_the_server_s_does():
     said = [np.full((1, 5), p) for p in (0.9, 0.5, 1 / 82)]
     odds = (9 / 81) ** (1 / 3)
     assert text_scores.probabilities(text_scores.mean_odds(said), plain) == pytest.approx(np.full((1, 5), odds / (1 + odds)))
+    # As there, too: where the first counts twice they are even.
+    assert text_scores.mean_odds(said, [2.0, 1.0, 1.0]) == pytest.approx(np.zeros((1, 5)), abs=1e-9)
+    first_twice = text_scores.Ensemble([(Fixed(np.log(9), 1.0), plain), (Fixed(-1.0, 2.0), strict)], [2.0, 1.0])
+    assert first_twice.scores(["a"])[0] == pytest.approx(np.full((1, 5), (2 * np.log(9) - 4) / 3))
 
 
 def test_doubts_alone_are_read_again():

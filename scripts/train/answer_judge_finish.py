@@ -1,4 +1,4 @@
-"""Finishes a trained judge of answers: ranges, figures, the delta as it is kept.
+"""Finishes a trained judge of answers: ranges, figures, the delta as it is kept, the head of sentences as factors.
 
 Measures the activation ranges for the int8 graph on pairs that the judge learned from, writes the delta with factors of
 six bits, and prints what the graph that the server will run is worth on what was kept aside, beside the same in full
@@ -17,16 +17,20 @@ from safetensors.numpy import load_file, save_file
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+import attitude_data  # noqa: E402
 import generator_data  # noqa: E402
 import judge_data  # noqa: E402
 import text_data  # noqa: E402
 from forge import encoder, low_rank  # noqa: E402
 from forge.judge import HEADS  # noqa: E402
+from judge_sentences import kept_head  # noqa: E402
 from text_calibrate import ranges_of  # noqa: E402
 from text_scores import Classifier  # noqa: E402
 
 # Sequences that the ranges are measured on.
 RANGED = 1200
+# Of the factors of the head that tells which sentences fit.
+HEAD_RANK = 40
 
 
 def main() -> None:
@@ -49,10 +53,19 @@ def main() -> None:
     shown = Classifier(encoder.graph(merged, kind, "float32", show=True, heads=HEADS), kind.special_ids, tokenizer, args.threads)
     delta |= ranges_of(shown, sample, HEADS)
     rows = judge_data.windows(tokenizer, kind, aside)
+    read, read_aside = (judge_data.sentences(aside=side) for side in (False, True))
+    plain = encoder.graph(encoder.merge(base, delta, HEADS), kind, "float32", heads=HEADS, embedding=True)
+    states = Classifier(plain, kind.special_ids, tokenizer, args.threads).each(judge_data.windows(tokenizer, kind, read), "embedding")
+    bias = attitude_data.lifted(delta["attitude.bias"], [item.fitting for item in read])
+    delta |= kept_head("attitude", delta.pop("attitude.weight"), bias, states, HEAD_RANK)
+    counts = [len(names) for names in attitude_data.names(replies=True)]
     for precision in ("float32", "int8"):
         graph = encoder.graph(encoder.merge(base, delta, HEADS), kind, precision, heads=HEADS)
-        found = Classifier(graph, kind.special_ids, tokenizer, args.threads).each(rows, "verdict")
+        classifier = Classifier(graph, kind.special_ids, tokenizer, args.threads)
+        found = classifier.each(rows, "verdict")
         print(f"{precision}: {judge_data.told(found, aside)}", flush=True)
+        said = classifier.each(judge_data.windows(tokenizer, kind, read_aside), "attitude")
+        print(f"{precision}, sentences: {attitude_data.report(said, [item.fitting for item in read_aside], counts)}", flush=True)
         for file in judge_data.READ:
             of_file = [i for i, item in enumerate(aside) if item.file == file]
             print(f"{precision}, {file}: {judge_data.told(found[of_file], [aside[i] for i in of_file])}", flush=True)

@@ -1,7 +1,8 @@
-"""Calibrates an ensemble: classifiers that are trained and built, which answer as one with the mean of their log-odds.
+"""Calibrates an ensemble: classifiers that are trained and built, which answer as one with the weighted mean of their
+log-odds.
 
-`ensemble` in the text recipe of a model.json names the identifiers that judge beside its own; with `from`, only what
-that gives such a score in some category. Run this after
+`ensemble` in the text recipe of a model.json names the identifiers that judge beside its own; with `weights`, how much its
+own opinion counts and how much each of theirs, in that order; with `from`, only what that gives such a score in some category. Run this after
 text_calibrate.py has finished any of them: writes the `ensemble` of text.json, by which the server turns the mean into
 scores, and the tables of the card. English
 texts alone count, as the server asks an ensemble about no others. Builds refuse one whose members have changed since.
@@ -55,7 +56,7 @@ def main() -> None:
         # Without their own company: that may have changed too, and cannot be built before each was here.
         kept = [built_alone(part) for part in catalogue.components(list(folders)) if part.name == "text"]
     others = [built(folder, args.threads) for folder in kept]
-    model = Ensemble([(own, settings["calibration"]), *others])
+    model = Ensemble([(own, settings["calibration"]), *others], recipe.get("weights"))
 
     rows = [row for row in text_data.load(args.data) if text_data.is_english(row)]
     validation, calibration, scraps = text_calibrate.slices(rows, args.share)

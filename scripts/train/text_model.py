@@ -164,7 +164,7 @@ class Encoder(nn.Module):
         return {name: value.cpu().contiguous() for name, value in out.items()}
 
     def load_delta(self, delta: Mapping[str, np.ndarray]) -> None:
-        """Goes on from a committed delta; one of a smaller rank fills the first of its rows."""
+        """Goes on from a committed delta; one of a smaller rank, or with a head of fewer outputs, fills the first of its rows."""
         device = self.words.device
         delta = {name: torch.from_numpy(value).to(device) for name, value in low_rank.unpacked(delta).items()}
         for module in self.modules():
@@ -182,9 +182,10 @@ class Encoder(nn.Module):
             if weight is None:
                 continue
             head = getattr(self, name)
-            head.weight.data.zero_()
-            head.weight.data[:, : weight.shape[1]] = weight
-            head.bias.data = delta[f"{name}.bias"]
+            rows, columns = weight.shape
+            head.weight.data[:rows] = 0
+            head.weight.data[:rows, :columns] = weight
+            head.bias.data[:rows] = delta[f"{name}.bias"]
 
 
 class TextClassifier(Encoder):

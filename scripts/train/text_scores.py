@@ -91,16 +91,16 @@ class Classifier:
 
 
 class Ensemble:
-    """Several classifiers that answer as one, as the server has them: the mean of their log-odds."""
+    """Several classifiers that answer as one, as the server has them: the weighted mean of their log-odds."""
 
-    def __init__(self, members: list[tuple[Classifier, list[dict[str, float]]]]) -> None:
-        """Each with its calibration."""
-        self.members = members
+    def __init__(self, members: list[tuple[Classifier, list[dict[str, float]]]], weights: list[float] | None = None) -> None:
+        """Each with its calibration, and with how much it counts."""
+        self.members, self.weights = members, weights
 
     def scores(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """As Classifier.scores; the logits are mean log-odds, to be calibrated anew."""
         said = [(model.scores(texts), places) for model, places in self.members]
-        return mean_odds([probabilities(harm, places) for (harm, _), places in said]), said[0][0][1]
+        return mean_odds([probabilities(harm, places) for (harm, _), places in said], self.weights), said[0][0][1]
 
 
 class InTurn:
@@ -131,10 +131,10 @@ def built(folder: Path, threads: int) -> tuple[Classifier, list[dict[str, float]
     return Classifier(built_graph.load(folder / "model.onnx"), manifest, tokenizer, threads), manifest["calibration"]
 
 
-def mean_odds(said: list[np.ndarray]) -> np.ndarray:
-    """The mean of several classifiers' log-odds."""
+def mean_odds(said: list[np.ndarray], weights: list[float] | None = None) -> np.ndarray:
+    """The mean of several classifiers' log-odds, weighted if they do not count equally."""
     held = [np.clip(p, SUREST, 1 - SUREST) for p in said]
-    return np.mean([np.log(p / (1 - p)) for p in held], axis=0)
+    return np.average([np.log(p / (1 - p)) for p in held], axis=0, weights=weights)
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:

@@ -318,7 +318,12 @@ impl<'a> Composer<'a> {
         let other = |id| other(id).with_context(|| format!("the text classifier of {id} was not loaded"));
         let beside = self.ensemble(bundle).map(|ensemble| {
             let members = ensemble.members.iter().map(|id| other(*id)).collect::<anyhow::Result<_>>()?;
-            anyhow::Ok(Beside { models: members, calibration: ensemble.calibration, from: ensemble.from })
+            anyhow::Ok(Beside {
+                weights: ensemble.weights_of_all(),
+                models: members,
+                calibration: ensemble.calibration,
+                from: ensemble.from,
+            })
         });
         let company = Company { beside: beside.transpose()?, elsewhere: spec.elsewhere.map(other).transpose()? };
         let guardian = TextGuardian::new(Arc::clone(own), company, bundle.digest().to_owned());

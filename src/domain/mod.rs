@@ -34,6 +34,6 @@ pub use moderation::{
 };
 pub use mood::Moods;
 pub use operation::Operation;
-pub use situation::{Likeliest, Particular, Sentences, Situations};
+pub use situation::{Likeliest, Particular, Situations};
 pub use text::{TextError, ValidText};
 pub use usage::{LimitDecision, UsageLimit};

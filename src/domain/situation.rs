@@ -1,18 +1,8 @@
-//! Everyday situations that texts tell of, and the replies that people wrote beforehand for texts of each.
+//! Everyday situations that texts tell of, and replies that people wrote beforehand for texts of each that have certain words.
 //!
-//! A small model that hardly knows a language garbles what it writes in it; what a text is about it tells far better. So a reply
-//! is chosen there, not made: one that is true of any text of the situation, or of those that have certain words.
+//! Such a reply names what the text speaks of, which those that fit many a text do not ([`Attitudes`]).
 
 use super::{Attitudes, Language};
-
-/// What was written for the texts of one situation in one language.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sentences {
-    /// Replies, each one sentence.
-    pub reply: Vec<String>,
-    /// Replies for texts of the situation that have certain words.
-    pub particular: Vec<Particular>,
-}
 
 /// A reply that names more than the situation: a raise, a driving test, a fever.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,22 +16,32 @@ pub struct Particular {
 /// All that was written, by language and situation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Situations {
-    /// How probable a situation must be for its sentences to count at all.
+    /// How probable a situation must be for its replies to count at all.
     pub least: f32,
-    /// For each language that has any, the sentences of every situation, in the order in which a judge tells them.
-    pub written: Vec<(Language, Vec<Sentences>)>,
+    /// For each language that has any, the replies of every situation, in the order in which a judge tells them.
+    pub written: Vec<(Language, Vec<Vec<Particular>>)>,
     /// For each language that has any, the sentences that are chosen one by one.
     pub attitudes: Vec<(Language, Attitudes)>,
 }
 
 impl Situations {
-    /// What was written for the situation of this number; none where it is not probable enough, or nothing was written in the
-    /// language.
-    pub fn sentences(&self, language: Language, situation: Likeliest) -> Option<&Sentences> {
+    /// Whether there are replies for situations in a language.
+    pub fn has_replies(&self, language: Language) -> bool {
+        self.written.iter().any(|(one, _)| *one == language)
+    }
+
+    /// The replies for a situation that name what this text speaks of; none where the situation is not probable enough, or
+    /// nothing was written in the language.
+    pub fn replies(&self, language: Language, situation: Likeliest, text: &str) -> Vec<&str> {
         let Likeliest { place, probability } = situation;
-        let (_, all) = self.written.iter().find(|(one, _)| *one == language)?;
+        let all = self.written.iter().find_map(|(one, all)| (*one == language).then_some(all));
         // What is not a number is no sign of anything.
-        all.get(place).filter(|_| probability >= self.least)
+        let Some(replies) = all.and_then(|all| all.get(place)).filter(|_| probability >= self.least) else {
+            return Vec::new();
+        };
+        let said = plain(text);
+        let speaks = |one: &&Particular| one.words.iter().any(|words| said.contains(&plain(words)));
+        replies.iter().filter(speaks).map(|one| one.reply.as_str()).collect()
     }
 
     /// The sentences of a language that are chosen one by one; none where there are none.
@@ -68,15 +68,6 @@ impl Likeliest {
     }
 }
 
-impl Sentences {
-    /// The replies that name what a text speaks of.
-    pub fn particular(&self, text: &str) -> Vec<&str> {
-        let said = plain(text);
-        let speaks = |one: &&Particular| one.words.iter().any(|words| said.contains(&plain(words)));
-        self.particular.iter().filter(speaks).map(|one| one.reply.as_str()).collect()
-    }
-}
-
 /// Lower-case words between single blanks, so that a phrase is found as a part of it.
 fn plain(text: &str) -> String {
     let lower = text.to_lowercase();
@@ -88,39 +79,41 @@ fn plain(text: &str) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_reply_that_names_more_is_for_texts_that_speak_of_it() {
-        let named = |words: &[&str], reply: &str| Particular {
-            words: words.iter().map(|&word| word.to_owned()).collect(),
-            reply: reply.into(),
-        };
-        let sentences = Sentences {
-            particular: vec![named(&["raise", "pay rise"], "A raise!"), named(&["by-election"], "An election!")],
-            ..Sentences::default()
-        };
-        let particular = |text| sentences.particular(text);
-        assert_eq!(particular("Got my RAISE, finally"), ["A raise!"]);
-        assert_eq!(particular("A pay-rise at last!"), ["A raise!"]);
-        assert_eq!(particular("We won the by-election."), ["An election!"]);
-        assert_eq!(particular("They praised me, and I was raised here"), [""; 0]);
+    fn named(words: &[&str], reply: &str) -> Particular {
+        Particular { words: words.iter().map(|&word| word.to_owned()).collect(), reply: reply.into() }
     }
 
     #[test]
-    fn sentences_are_of_the_likeliest_situation_where_that_is_sure_enough() {
-        let said = |words: &str| Sentences { reply: vec![words.into()], ..Sentences::default() };
-        let written = vec![(Language::German, vec![said("Glückwunsch!"), said("Schade.")])];
-        let situations = Situations { least: 0.6, written, attitudes: Vec::new() };
+    fn a_reply_is_for_texts_that_speak_of_what_it_names() {
+        let replies = vec![named(&["raise", "pay rise"], "A raise!"), named(&["by-election"], "An election!")];
+        let situations =
+            Situations { least: 0.6, written: vec![(Language::English, vec![replies])], attitudes: Vec::new() };
+        let sure = Likeliest { place: 0, probability: 0.9 };
+        let found = |text| situations.replies(Language::English, sure, text);
+        assert_eq!(found("Got my RAISE, finally"), ["A raise!"]);
+        assert_eq!(found("A pay-rise at last!"), ["A raise!"]);
+        assert_eq!(found("We won the by-election."), ["An election!"]);
+        assert_eq!(found("They praised me, and I was raised here"), [""; 0]);
+    }
+
+    #[test]
+    fn replies_are_of_the_likeliest_situation_where_that_is_sure_enough() {
+        let won = vec![named(&["Pokal"], "Ein Pokal!")];
+        let lost = vec![named(&["Pokal"], "Kein Pokal.")];
+        let situations =
+            Situations { least: 0.6, written: vec![(Language::German, vec![won, lost])], attitudes: Vec::new() };
         let reply = |logits: &[f32], language| {
-            let found = situations.sentences(language, Likeliest::of_logits(logits)?)?;
-            found.reply.first().map(String::as_str)
+            let found = situations.replies(language, Likeliest::of_logits(logits)?, "Der Pokal");
+            found.first().copied()
         };
-        assert_eq!(reply(&[0.0, 3.0], Language::German), Some("Schade."));
-        assert_eq!(reply(&[3.0, 0.0], Language::German), Some("Glückwunsch!"));
+        assert_eq!(reply(&[0.0, 3.0], Language::German), Some("Kein Pokal."));
+        assert_eq!(reply(&[3.0, 0.0], Language::German), Some("Ein Pokal!"));
         assert_eq!(reply(&[0.1, 0.2], Language::German), None, "neither is sure");
         assert_eq!(reply(&[0.0, 3.0], Language::French), None);
         assert_eq!(reply(&[0.0, f32::NAN], Language::German), None);
         assert_eq!(reply(&[], Language::German), None);
         // More classes than were written for.
         assert_eq!(reply(&[0.0, 0.0, 9.0], Language::German), None);
+        assert!(situations.has_replies(Language::German) && !situations.has_replies(Language::French));
     }
 }

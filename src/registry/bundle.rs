@@ -452,6 +452,12 @@ mod tests {
         assert!(refused().contains("no members"), "{}", refused());
         write(ensemble(&["alpha-4o-mini"; 2], 1.0), &names);
         assert!(refused().contains("one twice"), "{}", refused());
+        for (weights, heard) in [(vec![0.7, 0.5], true), (vec![0.7], false), (vec![0.7, 0.0], false)] {
+            let mut weighted = ensemble(&["alpha-4o-mini"], 1.0);
+            weighted["ensemble"]["weights"] = json!(weights);
+            write(weighted, &names);
+            assert!(heard == Bundle::open(&own).is_ok() && (heard || refused().contains("a weight above 0")));
+        }
         write(json!({"elsewhere": "alpha-4o-mini"}), &names);
         assert!(refused().contains("it reads everything"), "{}", refused());
         // A folder of nobody that is named is never followed.

@@ -62,9 +62,15 @@ pub(super) fn check(manifest: &Manifest) -> Result<(), String> {
             {
                 return Err("a calibration slope is not positive".into());
             }
-            if let Some(EnsembleSpec { members, from, .. }) = &spec.ensemble {
+            if let Some(EnsembleSpec { members, weights, from, .. }) = &spec.ensemble {
                 if members.is_empty() || members.iter().collect::<BTreeSet<_>>().len() < members.len() {
                     return Err("its ensemble has no members, or one twice".into());
+                }
+                let told = [0, members.len() + 1].contains(&weights.len());
+                if !told || !weights.iter().all(|weight| *weight > 0.0 && weight.is_finite()) {
+                    return Err(
+                        "its ensemble needs a weight above 0 for itself and for each member, or none at all".into()
+                    );
                 }
                 if from.is_some_and(|from| !(0.0..=1.0).contains(&from)) {
                     return Err("its ensemble is asked from no probability on".into());

@@ -292,18 +292,28 @@ impl Languages {
     }
 }
 
-/// Several classifiers that answer as one, with the mean of their log-odds, where all of them read the text.
+/// Several classifiers that answer as one, with the weighted mean of their log-odds, where all of them read the text.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct EnsembleSpec {
     /// The identifiers whose text classifiers judge beside this one.
     pub members: Vec<ModelId>,
+    /// How much each one's opinion counts, this one's first and then theirs in that order; equally much where this is absent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub weights: Vec<f32>,
     /// The probability of some category, by this one alone, from which the others are asked at all; absent where they judge
     /// each text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<f32>,
     /// Per category, how the mean of the log-odds becomes a probability.
     pub calibration: [Calibration; 5],
+}
+
+impl EnsembleSpec {
+    /// The weight of this one and of each member, in that order.
+    pub fn weights_of_all(&self) -> Vec<f32> {
+        if self.weights.is_empty() { vec![1.0; self.members.len() + 1] } else { self.weights.clone() }
+    }
 }
 
 /// The head of a sequence classifier as Hugging Face's libraries export it.

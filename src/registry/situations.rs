@@ -1,15 +1,16 @@
-//! The file of a judge's bundle that says what people wrote: attitudes, replies, and replies for the situations that it tells.
+//! The file of a judge's bundle that says what people wrote: attitudes, replies, and replies for some texts of the situations that
+//! it tells.
 //!
-//! Owns its form. Refuses a file in which a sentence is missing: of a situation without one nothing could be said.
+//! Owns its form. Refuses a file in which a sentence is missing: where it is likeliest nothing could be said.
 
 use std::{collections::BTreeMap, fs};
 
 use serde::Deserialize;
 
 use super::{Bundle, BundleError};
-use crate::domain::{Attitudes, Language, Particular, Sentences, Situations};
+use crate::domain::{Attitudes, Language, Particular, Situations};
 
-/// Of a situation: all that is written is kept in memory, and is put in order for each answer.
+/// Of a situation: all that is written is kept in memory, and is looked through for each answer.
 const MOST_SENTENCES: usize = 16;
 /// Of a kind that is chosen one by one, in one language.
 const MOST_ATTITUDES: usize = 256;
@@ -22,15 +23,13 @@ type OfVariants = Vec<Vec<(Vec<String>, String)>>;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    /// How probable a situation must be.
-    least: f32,
-    /// Of the situations, in the order of the judge's output.
-    names: Vec<String>,
-    /// For languages that have them, by code, the replies of every situation in that order: they come before those that are
-    /// chosen one by one.
+    /// How probable a situation must be; nothing where none is told.
     #[serde(default)]
-    replies: BTreeMap<String, Vec<Vec<String>>>,
-    /// For languages that have them, by code.
+    least: f32,
+    /// Of the situations, in the order of the judge's output; none where it tells none.
+    #[serde(default)]
+    names: Vec<String>,
+    /// For languages that have them, by code; they come before those that are chosen one by one.
     #[serde(default)]
     particular: BTreeMap<String, OfVariants>,
     /// For each language, by its code, the positive attitudes, the negative ones, and the replies, if any, in the order of the
@@ -51,38 +50,19 @@ pub fn of(bundle: &Bundle) -> Result<Option<Situations>, BundleError> {
 }
 
 fn parsed(bytes: &[u8]) -> Result<Situations, String> {
-    let File { least, names, replies, mut particular, attitudes } =
+    let File { least, names, particular, attitudes } =
         serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     if !(0.0..=1.0).contains(&least) {
         return Err("the least probability of a situation is not from 0 to 1".into());
     }
     let attitudes = attitudes_of(attitudes)?;
     let mut written = Vec::new();
-    for (code, told) in replies {
-        let language = language_of(&code)?;
-        if told.len() != names.len() {
-            return Err(format!("it has {} situations in {code} and {} names", told.len(), names.len()));
-        }
-        if let Some(place) = told.iter().position(|replies| lacks(replies)) {
-            let name = names.get(place).map_or("", String::as_str);
-            return Err(format!("{name} lacks a sentence in {code}"));
-        }
-        if told.iter().any(|replies| replies.len() > MOST_SENTENCES || replies.iter().any(|reply| is_long(reply))) {
-            return Err(format!(
-                "a situation has more than {MOST_SENTENCES} replies in {code}, or one of more than {MOST_CHARACTERS} characters"
-            ));
-        }
-        let particular = particular_of(particular.remove(&code), &code, names.len())?;
-        let told = told.into_iter().zip(particular);
-        written.push((language, told.map(|(reply, particular)| Sentences { reply, particular }).collect()));
-    }
     for (code, told) in particular {
         let language = language_of(&code)?;
         if !attitudes.iter().any(|(one, kinds)| *one == language && !kinds.reply.is_empty()) {
             return Err(format!("it has replies for some texts in {code}, and none for all"));
         }
-        let particular = particular_of(Some(told), &code, names.len())?.into_iter();
-        written.push((language, particular.map(|particular| Sentences { reply: Vec::new(), particular }).collect()));
+        written.push((language, particular_of(told, &code, names.len())?));
     }
     Ok(Situations { least, written, attitudes })
 }
@@ -125,9 +105,8 @@ fn attitudes_of(told: BTreeMap<String, [Vec<String>; 3]>) -> Result<Vec<(Languag
     Ok(attitudes)
 }
 
-/// For every situation the replies for some of its texts; none where there are none in this language.
-fn particular_of(told: Option<OfVariants>, code: &str, situations: usize) -> Result<Vec<Vec<Particular>>, String> {
-    let Some(told) = told else { return Ok(vec![Vec::new(); situations]) };
+/// For every situation the replies for some of its texts.
+fn particular_of(told: OfVariants, code: &str, situations: usize) -> Result<Vec<Vec<Particular>>, String> {
     let blank = |words: &String| !words.contains(char::is_alphanumeric);
     let whole = |(words, reply): &(Vec<String>, String)| {
         !words.is_empty() && !words.iter().chain([reply]).any(blank) && reply.chars().nth(MOST_CHARACTERS).is_none()
@@ -149,46 +128,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_has_every_reply_or_is_refused() {
-        let file = |replies: &str| {
-            parsed(format!(r#"{{"least":0.5,"names":["won","lost"],"replies":{replies},"attitudes":{{}}}}"#).as_bytes())
-        };
-        let whole = file(r#"{"de":[["c."],["f."]]}"#).unwrap();
-        let (language, told) = &whole.written[0];
-        assert_eq!((*language, told[1].reply[0].as_str()), (Language::German, "f."));
-        let fault = |replies: &str| file(replies).unwrap_err();
-        assert!(fault(r#"{"de":[["c."]]}"#).contains("1 situations in de"));
-        assert!(fault(r#"{"de":[["c."],[]]}"#).contains("lost lacks a sentence in de"));
-        assert!(fault(r#"{"de":[["c."],[" "]]}"#).contains("lost lacks"));
-        let many = format!(r#"{{"de":[[{}"a."],["f."]]}}"#, r#""a.","#.repeat(16));
-        assert!(fault(&many).contains("more than 16 replies"));
-        let some = |particular: &str| {
-            let replies = r#"{"de":[["c."],["f."]]},"attitudes":{}"#;
+    fn replies_for_some_texts_are_whole_or_the_file_is_refused() {
+        let attitudes = r#"{"de":[["a."],["b."],["c."]]}"#;
+        let file = |particular: &str| {
             parsed(
-                format!(r#"{{"least":0.5,"names":["won","lost"],"replies":{replies},"particular":{particular}}}"#)
+                format!(r#"{{"least":0.5,"names":["won","lost"],"particular":{particular},"attitudes":{attitudes}}}"#)
                     .as_bytes(),
             )
         };
-        let told = some(r#"{"de":[[[["Pokal"],"Ein Pokal!"]],[]]}"#).unwrap();
-        assert_eq!(
-            told.written[0].1[0].particular,
-            [Particular { words: vec!["Pokal".into()], reply: "Ein Pokal!".into() }]
-        );
+        let told = file(r#"{"de":[[[["Pokal"],"Ein Pokal!"]],[]]}"#).unwrap();
+        let (language, of_all) = &told.written[0];
+        assert_eq!(*language, Language::German);
+        assert_eq!(of_all[0], [Particular { words: vec!["Pokal".into()], reply: "Ein Pokal!".into() }]);
+        let fault = |particular: &str| file(particular).unwrap_err();
         for faulty in [r#"{"de":[[]]}"#, r#"{"de":[[[[],"g."]],[]]}"#, r#"{"de":[[[["!"],"g."]],[]]}"#] {
-            assert!(some(faulty).unwrap_err().contains("in de, replies for some texts"), "{faulty}");
+            assert!(fault(faulty).contains("in de, replies for some texts"), "{faulty}");
         }
-        assert!(some(r#"{"fr":[[],[]]}"#).unwrap_err().contains("none for all"));
-        let alone = br#"{"least":0.5,"names":["won"],"particular":{"fr":[[[["coupe"],"Une coupe !"]]]},"attitudes":{"fr":[["a."],["b."],["c."]]}}"#;
-        assert_eq!(parsed(alone).unwrap().written[0].1[0].particular[0].reply, "Une coupe !");
-        assert!(fault(r#"{"xx":[]}"#).contains("no language"));
-        assert!(parsed(br#"{"least":2,"names":[],"replies":{},"attitudes":{}}"#).is_err());
+        let many = format!(r#"{{"de":[[{}[["a"],"g."]],[]]}}"#, r#"[["a"],"g."],"#.repeat(16));
+        assert!(fault(&many).contains("at most 16 of one"));
+        assert!(fault(r#"{"fr":[[],[]]}"#).contains("none for all"));
+        assert!(fault(r#"{"xx":[[],[]]}"#).contains("no language"));
+        assert!(parsed(br#"{"least":2,"names":[],"attitudes":{}}"#).is_err());
     }
 
     #[test]
     fn every_language_has_the_same_attitudes_or_the_file_is_refused() {
-        let file = |attitudes: &str| {
-            parsed(format!(r#"{{"least":0.5,"names":[],"replies":{{}},"attitudes":{attitudes}}}"#).as_bytes())
-        };
+        let file = |attitudes: &str| parsed(format!(r#"{{"attitudes":{attitudes}}}"#).as_bytes());
         let whole = file(r#"{"de":[["a."],["b.","c."],[]],"fr":[["d."],["e.","f."],[]]}"#).unwrap();
         assert_eq!(whole.attitudes(Language::French).unwrap().negative, ["e.", "f."]);
         assert_eq!(whole.attitudes(Language::Spanish), None);

@@ -134,22 +134,21 @@ impl Forward for TextClassifier {
     }
 }
 
-/// What several classifiers say of one text as one probability a category: the mean of their log-odds, calibrated. They
-/// err in different places, and the mean errs less often than each of them.
+/// What several classifiers say of one text as one probability a category: the weighted mean of their log-odds, calibrated.
+/// They err in different places, and the mean errs less often than each of them.
 ///
-/// `said` are the members' calibrated probabilities in any order; without any, every probability is that of even odds.
+/// `said` are the members' calibrated probabilities with the weight of each, above 0, in any order; without any, every
+/// probability is that of even odds.
 #[must_use]
-pub fn together(said: &[[f32; 5]], calibration: &[Calibration; 5]) -> [f32; 5] {
-    #[expect(clippy::cast_precision_loss, reason = "a handful of classifiers")]
-    let count = said.len().max(1) as f32;
-    let sums = said.iter().fold([0.0; 5], |sums: [f32; 5], one| {
-        let mut next = sums;
-        for (sum, p) in next.iter_mut().zip(one) {
-            *sum += log_odds(*p);
+pub fn together(said: &[([f32; 5], f32)], calibration: &[Calibration; 5]) -> [f32; 5] {
+    let (mut sums, mut whole) = ([0.0; 5], 0.0);
+    for (one, weight) in said {
+        whole += weight;
+        for (sum, p) in sums.iter_mut().zip(one) {
+            *sum += weight * log_odds(*p);
         }
-        next
-    });
-    calibrated(sums.map(|sum| sum / count), calibration)
+    }
+    calibrated(sums.map(|sum| if whole > 0.0 { sum / whole } else { sum }), calibration)
 }
 
 /// Held within 1 in 10,000: one that is all too sure must not outvote the others. NaN stays NaN, which counts as found.
@@ -188,15 +187,17 @@ mod tests {
     fn an_ensemble_says_the_mean_of_the_log_odds_and_heeds_its_own_point() {
         let plain = [Calibration { point: 0.0, below: 1.0, above: 1.0 }; 5];
         // Odds of 9, 1 and 1/81: their geometric mean is 0.48.
-        let said = [[0.9; 5], [0.5; 5], [1.0 / 82.0; 5]];
+        let said = [0.9, 0.5, 1.0 / 82.0].map(|p| ([p; 5], 2.0));
         let odds = (9.0_f32 / 81.0).cbrt();
         let close = |found: f32, wanted: f32| assert!((found - wanted).abs() < 1e-4, "{found} instead of {wanted}");
         close(together(&said, &plain)[0], odds / (1.0 + odds));
         let strict = [Calibration { point: odds.ln(), below: 1.0, above: 1.0 }; 5];
         close(together(&said, &strict)[4], 0.5);
+        // Where the first counts twice: odds of 9, 9, 1 and 1/81, each with a quarter of the say, are even.
+        close(together(&[([0.9; 5], 2.0), ([0.5; 5], 1.0), ([1.0 / 82.0; 5], 1.0)], &plain)[0], 0.5);
         // One that is sure beyond measure is one voice yet, and a fault is no low score.
-        assert!(together(&[[1.0; 5], [0.000_01; 5], [0.05; 5]], &plain)[0] < 0.5);
-        assert!(together(&[[0.1; 5], [f32::NAN; 5]], &plain)[0].is_nan());
+        assert!(together(&[1.0, 0.000_01, 0.05].map(|p| ([p; 5], 1.0)), &plain)[0] < 0.5);
+        assert!(together(&[0.1, f32::NAN].map(|p| ([p; 5], 1.0)), &plain)[0].is_nan());
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub struct TextGuardian {
 /// The classifiers that judge beside or instead of another.
 #[derive(Default)]
 pub struct Company {
-    /// Those whose opinions count as much as the first one's, of texts that all of them read.
+    /// Those whose opinions count beside the first one's, of texts that all of them read.
     pub beside: Option<Beside>,
     /// Judges texts that the first one does not read, and such sentences of others.
     pub elsewhere: Option<Arc<TextModel>>,
@@ -52,6 +52,8 @@ pub struct Company {
 pub struct Beside {
     /// All but the first.
     pub models: Vec<Arc<TextModel>>,
+    /// How much the opinion of the first and of each of those counts.
+    pub weights: Vec<f32>,
     /// How the mean of all becomes a probability.
     pub calibration: [Calibration; 5],
     /// The probability of some category, by the first one alone, from which the others are asked; absent where they judge
@@ -265,9 +267,9 @@ impl TextGuardian {
                 Bench::Together => {
                     let own = own.next()?;
                     let others = beside.iter_mut().map(Iterator::next);
-                    let said = others.chain([Some(own)]).collect::<Option<Vec<_>>>()?;
-                    let Beside { calibration, from, .. } = self.company.beside.as_ref()?;
-                    let harm: Vec<_> = said.iter().map(|opinion| opinion.harm).collect();
+                    let said = iter::once(Some(own)).chain(others).collect::<Option<Vec<_>>>()?;
+                    let Beside { weights, calibration, from, .. } = self.company.beside.as_ref()?;
+                    let harm: Vec<_> = said.iter().map(|opinion| opinion.harm).zip(weights.iter().copied()).collect();
                     // Whether there is something to express must not depend on whether harm was looked for twice.
                     let lean = match from {
                         Some(_) => own.lean,

@@ -1,5 +1,5 @@
 //! The judge of answers behind its batcher: a text and what was written of it in, how right that is out; of a text alone,
-//! what people wrote for it: attitudes and replies that fit, and replies for the situation that it tells of.
+//! what people wrote for it: attitudes and replies that fit, and replies that name what it speaks of.
 //!
 //! Owns of which texts answers are judged: those in a language of which it has learned. What follows from a verdict is for
 //! whoever checks answers. Runs on the async threads; a text and an answer are short enough to be tokenised there.
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::{ServiceError, in_portions, language, writer::Task};
 use crate::{
-    domain::{Expressibility, Kind, Language, Moods, Polarity, Sentences, Situations},
+    domain::{Expressibility, Kind, Language, Moods, Polarity, Situations},
     engine::Batcher,
     registry::manifest::{AnswerJudgeSpec, Languages},
     runtime::{JudgeTokenizer, RuntimeError, Said, Window},
@@ -60,17 +60,19 @@ impl AnswerJudge {
         self.situations.is_some() && self.languages.include(english)
     }
 
-    /// What people wrote, in this language, for the situation that a text tells of, and how probable that is; none where it is
-    /// unsure.
-    pub(super) async fn sentences(
+    /// The replies that people wrote, in this language, for the situation that a text tells of, and that name what it speaks of;
+    /// none where the situation is unsure.
+    pub(super) async fn naming(
         &self,
         text: &str,
         language: Language,
         deadline: Instant,
-    ) -> Result<Option<(&Sentences, f32)>, ServiceError> {
-        let Some(situations) = &self.situations else { return Ok(None) };
-        let Some(found) = self.alone(text, deadline).await?.situation else { return Ok(None) };
-        Ok(situations.sentences(language, found).map(|sentences| (sentences, found.probability)))
+    ) -> Result<Vec<&str>, ServiceError> {
+        let Some(situations) = self.situations.as_ref().filter(|situations| situations.has_replies(language)) else {
+            return Ok(Vec::new());
+        };
+        let Some(found) = self.alone(text, deadline).await?.situation else { return Ok(Vec::new()) };
+        Ok(situations.replies(language, found, text))
     }
 
     /// Up to `most` sentences of each kind, in this language, with how likely each fits a text, the likeliest first; none where

@@ -2,8 +2,6 @@
 
 use std::time::Instant;
 
-use futures_util::future::join;
-
 use super::{
     AnswerJudge, ServiceError, TextGuardian, Writer,
     guardian_text::Judgement,
@@ -14,8 +12,7 @@ use super::{
 };
 use crate::{
     domain::{
-        Fixed, Kind, Language, Moods, Polarity, Prism, Sentences, Threshold, ValidText, attitude, fixed, likeness,
-        mood, negation,
+        Fixed, Kind, Language, Moods, Polarity, Prism, Threshold, ValidText, attitude, fixed, likeness, mood, negation,
     },
     telemetry::Metrics,
 };
@@ -35,7 +32,7 @@ pub(super) struct Desk<'a> {
     /// Tells the light of an answer where the guardian cannot.
     pub(super) light: Option<&'a TextGuardian>,
     pub(super) judge: Option<&'a AnswerJudge>,
-    /// Tells what people wrote for a text: attitudes and replies that fit, and replies for its situation.
+    /// Tells what people wrote for a text: attitudes and replies that fit, and replies that name what it speaks of.
     pub(super) situations: Option<&'a AnswerJudge>,
     pub(super) metrics: &'a Metrics,
 }
@@ -117,8 +114,8 @@ pub(super) async fn express(desk: Desk<'_>, text: ValidText, deadline: Instant) 
     })
 }
 
-/// Answers with a reply that people wrote: that for the situation of the text, where it comes first and passes the checks, else the
-/// one likeliest to fit. Else generates each task greedily, checks the answers, and makes those that fail once more: by sampling,
+/// Answers with a reply that people wrote: one that names what the text speaks of, where it passes the checks, else the one
+/// likeliest to fit. Else generates each task greedily, checks the answers, and makes those that fail once more: by sampling,
 /// or from beginnings that fit what the text tells; beside these stands what people wrote.
 ///
 /// The candidates that do best together win: see [`best`].
@@ -137,19 +134,19 @@ pub(super) async fn checked(
     // As in [`express`], and of expressions nothing but attitudes is written beforehand.
     let has_part = tasks == [Task::Reply] && !is_suspect(input);
     let until = sooner(deadline);
-    let known = if has_part { known_situation(desk, text, until).await } else { None };
-    let mut ready = None;
-    if let Some(known) = known.as_ref().filter(|known| known.comes_first(text)) {
-        let candidates = vec![known.candidates(desk, text, None, bound, deadline).await?];
+    // Of one task, the only one then.
+    let mut ready = Vec::new();
+    if has_part {
+        ready = naming(desk, text, bound, until, deadline).await?;
         // A judge that learned from what models write picks among them, and holds nearly all for too little.
         let passes = |quality: Quality| Quality { right: None, ..quality }.failure(Pair::Right).is_none();
-        if let [(quality, answer)] = best(&candidates)[..]
+        if !ready.is_empty()
+            && let [(quality, answer)] = best(std::slice::from_ref(&ready))[..]
             && passes(*quality)
         {
             desk.count_beforehand(tasks.iter().copied());
             return Ok(Outcome::Answers(vec![answer.clone()]));
         }
-        ready = Some(candidates);
     }
     if has_part && let Some([reply]) = fitting(desk, text, [Task::Reply], until, deadline).await? {
         return Ok(Outcome::Answers(vec![reply]));
@@ -162,8 +159,6 @@ pub(super) async fn checked(
         .enumerate()
         .filter_map(|(place, (quality, _))| Some((place, quality.failure(pair)?, quality.right.is_some())))
         .collect();
-    // What people wrote, by task, where it stands beside what is generated.
-    let mut beforehand: Vec<Vec<String>> = vec![Vec::new(); tasks.len()];
     let mut written: Vec<Vec<Candidate>> = first.into_iter().map(|answer| vec![answer]).collect();
     if !again.is_empty() {
         let retries: Vec<(usize, Try)> = again
@@ -180,30 +175,18 @@ pub(super) async fn checked(
         let attempts: Vec<_> = retries.iter().map(|&(_, attempt)| attempt).collect();
         // Held to it here: what waits in a queue is not told before a row is free.
         let until = sooner(deadline);
-        let made = tokio::time::timeout_at(until.into(), assessed(desk, text, &attempts, moods, bound, until));
-        let people = tokio::time::timeout_at(until.into(), async {
-            match (ready, &known) {
-                (None, Some(known)) => {
-                    known.candidates(desk, text, moods, bound, until).await.map(|written| vec![written])
-                }
-                (ready, _) => Ok(ready.unwrap_or_default()),
-            }
-        });
-        let (made, people) = join(made, people).await;
+        let made = tokio::time::timeout_at(until.into(), assessed(desk, text, &attempts, moods, bound, until)).await;
         let made = made.unwrap_or(Err(ServiceError::Deadline));
         for ((place, _), candidate) in retries.into_iter().zip(made.as_ref().map_or(&[][..], |(made, _)| made)) {
             if let Some(written) = written.get_mut(place) {
                 written.push(candidate.clone());
             }
         }
-        // Without it there is what was generated.
-        let people = people.ok().and_then(Result::ok).unwrap_or_default();
-        for (((place, ready), written), said) in people.into_iter().enumerate().zip(&mut written).zip(&mut beforehand) {
-            // Where all that was generated despairs, friendly words are no answer.
-            if again.iter().any(|(failed, ..)| *failed == place) && !despairs(written) {
-                said.extend(ready.iter().map(|(_, answer)| answer.clone()));
-                written.extend(ready);
-            }
+        // Where all that was generated despairs, friendly words are no answer.
+        if let [answers] = &mut written[..]
+            && !despairs(answers)
+        {
+            answers.extend(ready.iter().cloned());
         }
         if let Err(error) = made
             && written.iter().any(|answers| !answers.iter().any(|(quality, _)| quality.fit()))
@@ -213,9 +196,9 @@ pub(super) async fn checked(
     }
     let best = best(&written);
     if best.iter().all(|(quality, _)| quality.fit()) {
-        let given = tasks.iter().zip(&best).zip(&beforehand);
-        let of_people = given.filter(|((_, chosen), ready)| ready.contains(&chosen.1));
-        desk.count_beforehand(of_people.map(|((&task, _), _)| task));
+        let of_people =
+            tasks.iter().zip(&best).filter(|(_, chosen)| ready.iter().any(|(_, answer)| *answer == chosen.1));
+        desk.count_beforehand(of_people.map(|(&task, _)| task));
         return Ok(Outcome::Answers(best.into_iter().map(|(_, answer)| answer.clone()).collect()));
     }
     Ok(Outcome::Unfit { despairs: written.iter().any(|answers| despairs(answers)) })
@@ -276,61 +259,28 @@ fn language_of(text: &ValidText, english: bool) -> Option<Language> {
     (english || language != Language::English).then_some(language)
 }
 
-/// The situation of a text, as far as that matters for the reply to it.
-struct Known<'a> {
-    sentences: &'a Sentences,
-    probability: f32,
-    /// The probability from which what people wrote comes first.
-    bound: f32,
-}
-
-/// The situation that a text tells of, where that matters for the reply and is known. Whoever cannot tell it, or not in time,
-/// leaves the answer to the generator.
-async fn known_situation<'a>(desk: Desk<'a>, text: &ValidText, until: Instant) -> Option<Known<'a>> {
+/// Replies that people wrote and that name what a text speaks of, assessed as if they had been generated. Among equals the first
+/// is taken, so they begin with the one that the words of the text point to: texts of one kind do not all get the same. None where
+/// the situation of the text cannot be told, or not by `until`.
+async fn naming(
+    desk: Desk<'_>,
+    text: &ValidText,
+    bound: Threshold,
+    until: Instant,
+    deadline: Instant,
+) -> Result<Vec<Candidate>, ServiceError> {
     let english = language::is_answered_in_english(text.as_str());
-    let bound = desk.writer.beforehand(Task::Reply, english)?;
-    let (judge, language) = (desk.situations?, language_of(text, english)?);
-    let found = tokio::time::timeout_at(until.into(), judge.sentences(text.as_str(), language, until)).await;
-    let (sentences, probability) = found.ok()?.ok()??;
-    let has_any = !sentences.reply.is_empty() || !sentences.particular(text.as_str()).is_empty();
-    has_any.then_some(Known { sentences, probability, bound })
-}
-
-impl Known<'_> {
-    /// Whether what people wrote is tried before anything is generated: where the situation is probable enough and all its texts
-    /// have replies, or one of these names what the text speaks of.
-    fn comes_first(&self, text: &ValidText) -> bool {
-        self.probability >= self.bound && !self.sentences.reply.is_empty()
-            || !self.sentences.particular(text.as_str()).is_empty()
-    }
-
-    /// What people wrote, assessed as if it had been generated.
-    async fn candidates(
-        &self,
-        desk: Desk<'_>,
-        text: &ValidText,
-        moods: Option<Moods>,
-        bound: Threshold,
-        deadline: Instant,
-    ) -> Result<Vec<Candidate>, ServiceError> {
-        let said = replies_of(text.as_str(), self.sentences);
-        let tasks = vec![Task::Reply; said.len()];
-        let said = said.into_iter().map(|text| Written { text, whole: true, doubt: 0.0, moods: None });
-        Ok(weighed(desk, text, (&tasks, said.collect()), moods, bound, deadline).await?.0)
-    }
-}
-
-/// What was written for a text: replies that name what it speaks of, or else what is true of any text of the situation, from the
-/// one on that its words point to. Among equals the first is taken, so that texts of one situation do not all get the same.
-fn replies_of(text: &str, sentences: &Sentences) -> Vec<String> {
-    let mut replies: Vec<String> = match sentences.particular(text) {
-        particular if particular.is_empty() => sentences.reply.clone(),
-        particular => particular.into_iter().map(str::to_owned).collect(),
-    };
-    let first = seed(text, Task::Reply, 0) % replies.len().max(1) as u64;
+    let judge = desk.situations.filter(|_| desk.writer.beforehand(Task::Reply, english).is_some());
+    let (Some(judge), Some(language)) = (judge, language_of(text, english)) else { return Ok(Vec::new()) };
+    let found = tokio::time::timeout_at(until.into(), judge.naming(text.as_str(), language, until)).await;
+    let Ok(Ok(mut replies)) = found else { return Ok(Vec::new()) };
+    let first = seed(text.as_str(), Task::Reply, 0) % replies.len().max(1) as u64;
     replies.rotate_left(usize::try_from(first).unwrap_or_default());
     replies.truncate(CHECKED);
-    replies
+    let tasks = vec![Task::Reply; replies.len()];
+    let written = |text: &str| Written { text: text.to_owned(), whole: true, doubt: 0.0, moods: None };
+    let written = replies.into_iter().map(written).collect();
+    Ok(weighed(desk, text, (&tasks, written), None, bound, deadline).await?.0)
 }
 
 /// Where a second try ends: before the request does, so that there is time to give out what the first one made.

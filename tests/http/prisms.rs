@@ -169,42 +169,31 @@ async fn attitudes_that_fit_a_text_come_first() {
 }
 
 #[tokio::test]
-async fn what_people_wrote_for_the_situation_of_a_text_answers_it() {
-    let beforehand = Beforehand { english: Some(0.91), others: Some(0.0) };
+async fn a_reply_that_people_wrote_answers_a_text() {
+    let beforehand = Beforehand { english: Some(0.91), others: Some(0.5) };
     let server = Server::with(Setup { beforehand: Some(beforehand), ..Setup::default() });
-    let text = "Der Bus kam heute wieder viel zu spät, critic:situation=0";
-    let reply = server.post(SUNSHINES, &json!({"text": text})).await;
-    assert_eq!(reply.json()["text"], "Wie schade!");
-    // In English the situation is not sure enough to come first: a candidate beside what is made again, as of a model that says
-    // nothing but the text over.
-    let echo = json!({"text": "scribe:echo and so we went home again critic:situation=0"});
-    assert_eq!(server.post(SUNSHINES, &echo).await.json()["text"], "What a pity!");
-    assert_eq!(server.metrics.regenerated.with_label_values(&["copy"]).get(), 1);
     let given = || server.metrics.beforehand.with_label_values(&["reply"]).get();
-    assert_eq!(given(), 2);
-    // What needs nothing stays as the model wrote it.
-    let reply = server.post(SUNSHINES, &json!({"text": "We went home again critic:situation=0"})).await;
-    reply.assert_ok();
-    assert_ne!(reply.json()["text"], "What a pity!");
-    // But a reply that names what the text speaks of comes first, although the situation is not as sure as that.
-    let named = |words: &str| json!({"text": format!("We took the {words} home again critic:situation=0")});
-    let reply = server.post(SUNSHINES, &named("Night Train")).await;
-    assert_eq!(reply.json()["text"], "Trams and trains, what a pity!");
-    assert_ne!(server.post(SUNSHINES, &named("tramway")).await.json()["text"], "Trams and trains, what a pity!");
-    assert_eq!(given(), 3);
-    // A reply that is chosen for itself needs no situation, and is as likely as that, or the model writes.
-    for (text, chosen) in [
-        ("We went home critic:fits=0.95", true),
-        ("We went home critic:fits=0.85", false),
-        ("We went home hate=0.2 critic:fits=0.95", false),
-    ] {
+    let named =
+        |words: &str| json!({"text": format!("We took the {words} home again critic:situation=0 critic:fits=0.95")});
+    let replied = async |text: &str| {
         let reply = server.post(SUNSHINES, &json!({"text": text})).await;
         reply.assert_ok();
-        assert_eq!(reply.json()["text"] == "How nice!", chosen, "{text}: {}", reply.text());
+        reply.json()["text"].as_str().unwrap().to_owned()
+    };
+    // One that names what the text speaks of comes first, and else one that is likely enough to fit.
+    let reply = server.post(SUNSHINES, &named("Night Train")).await;
+    assert_eq!(reply.json()["text"], "Trams and trains, what a pity!");
+    assert_eq!(server.post(SUNSHINES, &named("tramway")).await.json()["text"], "How nice!");
+    assert_eq!(replied("Wir fuhren wieder mit dem Bus nach Hause, critic:fits=0.6").await, "Schön!");
+    assert_eq!(given(), 3);
+    // Or the model writes, of what needs care as well.
+    for text in ["We went home critic:fits=0.85", "We went home hate=0.2 critic:fits=0.95"] {
+        assert_ne!(replied(text).await, "How nice!", "{text}");
     }
-    let suspect = json!({"text": "Der Bus kam heute wieder viel zu spät, hate=0.2 critic:situation=0"});
-    assert_ne!(server.post(SUNSHINES, &suspect).await.json()["text"], "Wie schade!");
-    assert_eq!(given(), 4);
+    assert_ne!(replied("Wir fuhren wieder mit dem Bus nach Hause, critic:fits=0.4").await, "Schön!");
+    let suspect = "We took the night train home hate=0.2 critic:situation=0";
+    assert_ne!(replied(suspect).await, "Trams and trains, what a pity!");
+    assert_eq!(given(), 3);
 }
 
 #[tokio::test]

@@ -368,7 +368,8 @@ fn guardian(own: TextModel, company: Company, setup: &Setup, name: &str, metrics
 fn company(folder: &Path, setup: &Setup, metrics: &Arc<Metrics>) -> Company {
     let other = |name, heeds| Arc::new(text_model(folder, setup.queue, name, Reader { light: true, heeds }, metrics));
     let even = Calibration { point: 0.0, below: 1.0, above: 1.0 };
-    let beside = Beside { models: vec![other("second", "second:")], calibration: [even; 5], from: setup.from };
+    let models = vec![other("second", "second:")];
+    let beside = Beside { models, weights: vec![1.0; 2], calibration: [even; 5], from: setup.from };
     Company { beside: Some(beside), elsewhere: Some(other("third", "third:")) }
 }
 

@@ -58,12 +58,11 @@ pub(super) fn judge_bundle(folder: &Path) -> PathBuf {
     bundle(&folder.join("judge"), "answer_judge", spec)
 }
 
-/// What people wrote: replies for two situations, and sentences that are chosen one by one, of which the last of each kind is
+/// What people wrote: a reply for a text of one of two situations, and sentences that are chosen one by one, of which the last of each kind is
 /// flagged.
 fn situations() -> Value {
     json!({
         "least": 0.5, "names": ["late", "odd"],
-        "replies": {"de": [["Wie schade!"], ["Na so was!"]], "en": [["What a pity!"], ["Well, well!"]]},
         "particular": {"en": [[[["tram", "night train"], "Trams and trains, what a pity!"]], []]},
         "attitudes": {
             "de": [["Ganz gut.", "Das freut mich.", "Gut! hate=0.9"], ["Nicht gut.", "Das ist schade.", "Weg! hate=0.9"], ["Na ja.", "Schön!", "Ha! hate=0.9"]],
