@@ -275,10 +275,11 @@ def company(recipe: Mapping, model_dir: Path) -> dict:
     if members:
         path = model_dir / recipe["calibration"]
         found = json.loads(path.read_text(encoding="utf-8")).get("ensemble", {"members": {}})
-        if found["members"] != {member: trained(model_dir.parent / member) for member in members}:
+        now = {member: trained(model_dir.parent / member) for member in members}
+        if found["members"] != now or found.get("weights") != recipe.get("weights"):
             raise ValueError(
                 f"the ensemble in {path.name} was calibrated with other classifiers than {' and '.join(members)} have"
-                " now: run scripts/train/text_ensemble.py."
+                " now, or with other weights: run scripts/train/text_ensemble.py."
             )
         told["ensemble"] = {"members": members, "calibration": _places(found["calibration"])}
         told["ensemble"] |= {key: recipe[key] for key in ("weights", "from") if key in recipe}

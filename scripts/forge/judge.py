@@ -11,7 +11,7 @@ together; `expressibility` of a text without an answer, the logits of a classifi
 less than half; `situation` of such a text, the logits of the everyday situations that it may tell of; `attitude`, for each
 sentence that could stand behind it the logit that it fits.
 
-What people wrote, replies for these situations and these sentences, stands packed beside the delta, in the file that the recipe
+What people wrote, these sentences and replies for some texts of these situations, stands packed beside the delta, in the file that the recipe
 calls `situations`.
 """
 
@@ -69,7 +69,7 @@ def written(
         raise ValueError("a judge tells what people wrote where its recipe says what that is: name that file.")
     if "situations" in recipe:
         if "attitude.bias" not in tensors:
-            raise ValueError(f"{recipe['delta']} lacks the head for what people wrote: run scripts/train/judge_situations.py.")
+            raise ValueError(f"{recipe['delta']} lacks the head for what people wrote: train it with scripts/train/judge_sentences.py, or answer_judge.py and its finish.")
         content = lzma.decompress((model_dir / recipe["situations"]).read_bytes())
         said = json.loads(content)
         if len(tensors.get("situation.bias", ())) != len(said.get("names", ())):

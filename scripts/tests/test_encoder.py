@@ -450,7 +450,12 @@ def test_an_ensemble_is_refused_once_a_member_has_changed(tmp_path):
     found = encoder.company(recipe, own)
     assert found == {"elsewhere": "other", "ensemble": {"members": ["other"], "calibration": [place] * 5}}
     assert encoder.company({**recipe, "from": 0.25}, own)["ensemble"] == {**found["ensemble"], "from": 0.25}
+    with pytest.raises(ValueError, match="other weights"):
+        encoder.company({**recipe, "weights": [0.7, 1]}, own)
+    weighted = {**together, "weights": [0.7, 1]}
+    (own / "text.json").write_text(json.dumps({"calibration": [1, 2], "ensemble": weighted}), encoding="utf-8")
     assert encoder.company({**recipe, "weights": [0.7, 1]}, own)["ensemble"] == {**found["ensemble"], "weights": [0.7, 1]}
+    (own / "text.json").write_text(json.dumps({"calibration": [1, 2], "ensemble": together}), encoding="utf-8")
     assert encoder.company(recipes["own"], own) == {}
 
     # What a member says together with others is nothing to this one, nor whether it finds anything to express.

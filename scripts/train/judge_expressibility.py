@@ -1,7 +1,7 @@
 """Fits a head of the judge of answers that tells what has nothing to express, on its finished states.
 
 The regression of text_expressibility.py, on the English ones of its lines: a larger encoder sees what the classifiers of
-alpha-4o-mini and gamma-1.5-flash do not, and the mean of all three decides. Run this after answer_judge_finish.py: it adds
+alpha-4o-mini and gamma-1.5-flash do not, and the mean of all four decides. Run this after answer_judge_finish.py: it adds
 that head to judge.safetensors, or fits it anew, and changes nothing else. Its threshold is folded into the bias, so that a
 text is special where the share of a statement is below a half. Prints what it is worth, alone, on the lines kept aside.
 """

@@ -63,7 +63,7 @@ def main() -> None:
     harm, _ = model.scores([row.text for row in calibration])
     points = text_calibrate.lowered(text_calibrate.calibrate(calibration, harm, ()), args.lower)
     trained = {member: encoder.trained(folder) for member, folder in folders.items()}
-    settings["ensemble"] = {"members": trained, "calibration": points}
+    settings["ensemble"] = {"members": trained, "weights": recipe.get("weights"), "calibration": points}
     text_data.write(path, lambda p: p.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8"))
     print("calibrated", points, flush=True)
 

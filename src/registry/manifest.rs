@@ -476,8 +476,8 @@ pub struct AnswerJudgeSpec {
     /// Order of the `verdict` output; must be [`VERDICTS`]. Absent where it judges no answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdicts: Option<[String; 6]>,
-    /// The file with what people wrote: the replies for the situations of the `situation` output, and the attitudes and
-    /// replies of the `attitude` output; absent where it tells none.
+    /// The file with what people wrote: the attitudes and replies of the `attitude` output, and replies for some texts of the
+    /// situations of the `situation` output, if there is that; absent where it tells none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub situations: Option<String>,
     /// The languages of the texts that it was taught.

@@ -52,8 +52,8 @@ pub fn of(bundle: &Bundle) -> Result<Option<Situations>, BundleError> {
 fn parsed(bytes: &[u8]) -> Result<Situations, String> {
     let File { least, names, particular, attitudes } =
         serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    if !(0.0..=1.0).contains(&least) {
-        return Err("the least probability of a situation is not from 0 to 1".into());
+    if !(0.0..=1.0).contains(&least) || (least == 0.0 && !particular.is_empty()) {
+        return Err("the least probability of a situation is not above 0 and at most 1".into());
     }
     let attitudes = attitudes_of(attitudes)?;
     let mut written = Vec::new();
@@ -148,7 +148,10 @@ mod tests {
         assert!(fault(&many).contains("at most 16 of one"));
         assert!(fault(r#"{"fr":[[],[]]}"#).contains("none for all"));
         assert!(fault(r#"{"xx":[[],[]]}"#).contains("no language"));
-        assert!(parsed(br#"{"least":2,"names":[],"attitudes":{}}"#).is_err());
+        for least in [r#""least":2,"#, ""] {
+            let file = format!(r#"{{{least}"names":["won"],"particular":{{"de":[[]]}},"attitudes":{attitudes}}}"#);
+            assert!(parsed(file.as_bytes()).unwrap_err().contains("the least probability"), "{least}");
+        }
     }
 
     #[test]

@@ -116,7 +116,7 @@ pub(super) async fn express(desk: Desk<'_>, text: ValidText, deadline: Instant) 
 
 /// Answers with a reply that people wrote: one that names what the text speaks of, where it passes the checks, else the one
 /// likeliest to fit. Else generates each task greedily, checks the answers, and makes those that fail once more: by sampling,
-/// or from beginnings that fit what the text tells; beside these stands what people wrote.
+/// or from beginnings that fit what the text tells.
 ///
 /// The candidates that do best together win: see [`best`].
 ///
@@ -134,10 +134,8 @@ pub(super) async fn checked(
     // As in [`express`], and of expressions nothing but attitudes is written beforehand.
     let has_part = tasks == [Task::Reply] && !is_suspect(input);
     let until = sooner(deadline);
-    // Of one task, the only one then.
-    let mut ready = Vec::new();
     if has_part {
-        ready = naming(desk, text, bound, until, deadline).await?;
+        let ready = naming(desk, text, bound, until, deadline).await?;
         // A judge that learned from what models write picks among them, and holds nearly all for too little.
         let passes = |quality: Quality| Quality { right: None, ..quality }.failure(Pair::Right).is_none();
         if !ready.is_empty()
@@ -182,12 +180,6 @@ pub(super) async fn checked(
                 written.push(candidate.clone());
             }
         }
-        // Where all that was generated despairs, friendly words are no answer.
-        if let [answers] = &mut written[..]
-            && !despairs(answers)
-        {
-            answers.extend(ready.iter().cloned());
-        }
         if let Err(error) = made
             && written.iter().any(|answers| !answers.iter().any(|(quality, _)| quality.fit()))
         {
@@ -196,9 +188,6 @@ pub(super) async fn checked(
     }
     let best = best(&written);
     if best.iter().all(|(quality, _)| quality.fit()) {
-        let of_people =
-            tasks.iter().zip(&best).filter(|(_, chosen)| ready.iter().any(|(_, answer)| *answer == chosen.1));
-        desk.count_beforehand(of_people.map(|(&task, _)| task));
         return Ok(Outcome::Answers(best.into_iter().map(|(_, answer)| answer.clone()).collect()));
     }
     Ok(Outcome::Unfit { despairs: written.iter().any(|answers| despairs(answers)) })
@@ -232,7 +221,12 @@ async fn fitting<const TASKS: usize>(
     let mut said = Vec::with_capacity(TASKS);
     for ((kind, sentences), least) in kinds.into_iter().zip(found).zip(bounds) {
         let likely = sentences.into_iter().filter(|(_, probability)| least.is_some_and(|least| *probability >= least));
-        said.push(likely.map(|(sentence, _)| whole(kind, sentence)).collect::<Vec<_>>());
+        let mut likely: Vec<_> = likely.map(|(sentence, _)| whole(kind, sentence)).collect();
+        if matches!(kind, Kind::Light(_)) {
+            // A long text with few words behind it is hardly more than itself: one with more of them comes before.
+            likely.sort_by_key(|answer| likeness::repeats(text.as_str(), answer));
+        }
+        said.push(likely);
     }
     if said.iter().any(Vec::is_empty) {
         return Ok(None);
@@ -273,8 +267,10 @@ async fn naming(
     let judge = desk.situations.filter(|_| desk.writer.beforehand(Task::Reply, english).is_some());
     let (Some(judge), Some(language)) = (judge, language_of(text, english)) else { return Ok(Vec::new()) };
     let found = tokio::time::timeout_at(until.into(), judge.naming(text.as_str(), language, until)).await;
-    let Ok(Ok(mut replies)) = found else { return Ok(Vec::new()) };
-    let first = seed(text.as_str(), Task::Reply, 0) % replies.len().max(1) as u64;
+    let Some(mut replies) = found.ok().and_then(Result::ok).filter(|replies| !replies.is_empty()) else {
+        return Ok(Vec::new());
+    };
+    let first = seed(text.as_str(), Task::Reply, 0) % replies.len() as u64;
     replies.rotate_left(usize::try_from(first).unwrap_or_default());
     replies.truncate(CHECKED);
     let tasks = vec![Task::Reply; replies.len()];

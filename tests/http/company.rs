@@ -141,6 +141,18 @@ async fn who_has_not_worked_of_late_gets_a_canary() {
 }
 
 #[tokio::test]
+async fn each_opinion_has_its_own_weight() {
+    let server = Server::with(Setup { ensemble: true, weights: [3.0, 1.0], ..Setup::default() });
+    // Odds of 9 and three times even ones: 9 to the power of a quarter; the other way round of three quarters.
+    for (scores, odds) in
+        [("hate=0.5 second:hate=0.9", 9.0_f64.powf(0.25)), ("hate=0.9 second:hate=0.5", 9.0_f64.powf(0.75))]
+    {
+        let found = hate(&server, &format!("I think that this is {scores}")).await;
+        assert!((found - odds / (1.0 + odds)).abs() < 1e-4, "{scores}: {found}");
+    }
+}
+
+#[tokio::test]
 async fn their_answer_is_remembered_as_one_and_each_is_measured() {
     let cache = Some(ScoreCacheOptions { entries: 10, age: Duration::from_mins(1) });
     let server = Server::with(Setup { ensemble: true, cache, ..Setup::default() });

@@ -144,10 +144,15 @@ async fn attitudes_that_fit_a_text_come_first() {
     answer.assert_ok();
     assert_eq!(answer.json()["positive"], format!("{text}. Das freut mich."));
     assert_eq!(answer.json()["negative"], format!("{text}. Das ist schade."));
+    // Behind a long text few words would leave little but a copy.
+    let long = format!("critic:fits=0.4 Der Bus kam{} heute zu spät", " und dann kam er wieder".repeat(5));
+    let answer = server.post(PRISMS, &json!({"text": long})).await;
+    assert_eq!(answer.json()["positive"], format!("{long}. Das ist am Ende für mich ganz gut."));
+    assert_eq!(answer.json()["negative"], format!("{long}. Das ist schade."));
     let english = server.post(PRISMS, &json!({"text": "The bus was late once more critic:fits=0.95"})).await;
     assert_eq!(english.json()["negative"], "The bus was late once more critic:fits=0.95. It's a pity.");
     let given = || ["positive", "negative"].map(|light| server.metrics.beforehand.with_label_values(&[light]).get());
-    assert_eq!(given(), [2, 2]);
+    assert_eq!(given(), [3, 3]);
     // A language that nobody wrote in, an attitude that is not likely enough, a text with a trace of harm, and a judge that does
     // not answer: the model writes.
     let long = " und ich habe mich geärgert".repeat(5);
@@ -165,7 +170,7 @@ async fn attitudes_that_fit_a_text_come_first() {
         let positive = answer.json()["positive"].as_str().unwrap().to_owned();
         assert!(positive.contains("bright side"), "{text}: {positive}");
     }
-    assert_eq!(given(), [2, 2]);
+    assert_eq!(given(), [3, 3]);
 }
 
 #[tokio::test]

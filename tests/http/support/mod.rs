@@ -84,6 +84,8 @@ pub(crate) struct Setup {
     pub(crate) ensemble: bool,
     /// The probability from which those beside it are asked; each time without it.
     pub(crate) from: Option<f32>,
+    /// How much the first and the second count.
+    pub(crate) weights: [f32; 2],
     /// Whether what alpha writes is judged.
     pub(crate) judged: bool,
     /// Which part answers of alpha's have that people wrote for a text, which its judge then tells.
@@ -113,6 +115,7 @@ impl Default for Setup {
             lent: false,
             ensemble: false,
             from: None,
+            weights: [1.0; 2],
             judged: false,
             beforehand: None,
             polyglot: false,
@@ -369,7 +372,7 @@ fn company(folder: &Path, setup: &Setup, metrics: &Arc<Metrics>) -> Company {
     let other = |name, heeds| Arc::new(text_model(folder, setup.queue, name, Reader { light: true, heeds }, metrics));
     let even = Calibration { point: 0.0, below: 1.0, above: 1.0 };
     let models = vec![other("second", "second:")];
-    let beside = Beside { models, weights: vec![1.0; 2], calibration: [even; 5], from: setup.from };
+    let beside = Beside { models, weights: setup.weights.to_vec(), calibration: [even; 5], from: setup.from };
     Company { beside: Some(beside), elsewhere: Some(other("third", "third:")) }
 }
 

@@ -65,7 +65,7 @@ fn situations() -> Value {
         "least": 0.5, "names": ["late", "odd"],
         "particular": {"en": [[[["tram", "night train"], "Trams and trains, what a pity!"]], []]},
         "attitudes": {
-            "de": [["Ganz gut.", "Das freut mich.", "Gut! hate=0.9"], ["Nicht gut.", "Das ist schade.", "Weg! hate=0.9"], ["Na ja.", "Schön!", "Ha! hate=0.9"]],
+            "de": [["Das ist am Ende für mich ganz gut.", "Das freut mich.", "Gut! hate=0.9"], ["Nicht gut.", "Das ist schade.", "Weg! hate=0.9"], ["Na ja.", "Schön!", "Ha! hate=0.9"]],
             "en": [["Quite good.", "I'm glad.", "Good! hate=0.9"], ["Not good.", "It's a pity.", "Away! hate=0.9"], ["Well.", "How nice!", "Ha! hate=0.9"]],
         },
     })
