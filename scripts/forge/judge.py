@@ -11,7 +11,7 @@ together; `expressibility` of a text without an answer, the logits of a classifi
 less than half; `situation` of such a text, the logits of the everyday situations that it may tell of; `attitude`, for each
 sentence that could stand behind it the logit that it fits.
 
-What people wrote, these sentences and replies for some texts of these situations, stands packed beside the delta, in the file that the recipe
+What people wrote, these sentences, how replies among them name what a text speaks of, and replies for some texts of these situations, stands packed beside the delta, in the file that the recipe
 calls `situations`.
 """
 

@@ -55,6 +55,8 @@ class AnswerJudge(Encoder):
         self.frozen = [self.norm_0, *self.layers[:frozen]] if frozen else []
         for part in self.frozen:
             part.requires_grad_(False)
+        # Of modules that a delta was loaded for: what stays as it is then is no longer the base's.
+        self.loaded: set[str] = set()
 
     def forward(self, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         states = F.dropout(self.pooled(ids, lengths), 0.1, self.training)
@@ -64,10 +66,12 @@ class AnswerJudge(Encoder):
         """Goes on from a delta that was kept, where what stayed as it was is not in it."""
         untouched = {name: value.numpy() for name, value in super().delta_tensors().items()}
         super().load_delta({**untouched, **delta})
+        self.loaded = {name.rsplit(".", 2)[0] for name in delta}
 
     def delta_tensors(self) -> dict[str, Tensor]:
-        """The delta without what stayed as it was."""
-        still = tuple(f"{module.name}." for part in self.frozen for module in part.modules() if hasattr(module, "name"))
+        """The delta without what is as in the base."""
+        frozen = {module.name for part in self.frozen for module in part.modules() if hasattr(module, "name")}
+        still = tuple(f"{name}." for name in frozen - self.loaded)
         return {name: value for name, value in super().delta_tensors().items() if not name.startswith(still)}
 
 
@@ -163,7 +167,12 @@ def main() -> None:
 
     model = AnswerJudge(load_base(args.base / kind.weights), kind, args.rank, args.frozen).to(device)
     if args.start:
-        model.load_delta(load_file(args.start))
+        start = load_file(args.start)
+        model.load_delta(start)
+        if "attitude.weight" not in start:
+            # A finished one has its rare replies lifted already.
+            lift = attitude_data.lifted(np.zeros(model.attitude.out_features), [item.fitting for item in sentences(aside=False)])
+            model.attitude.bias.data -= torch.from_numpy(lift).to(device)
     if args.bf16:
         model.in_bf16()
     head = set(model.attitude.parameters())

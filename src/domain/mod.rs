@@ -14,6 +14,7 @@ pub mod likeness;
 pub mod model_id;
 pub mod moderation;
 pub mod mood;
+pub mod naming;
 pub mod negation;
 pub mod operation;
 pub mod reading;
@@ -33,6 +34,7 @@ pub use moderation::{
     Category, Finding, Judged, Modality, Scores, Seen, Threshold, ThresholdOutOfRange, UnknownCategory, Verdict,
 };
 pub use mood::Moods;
+pub use naming::Naming;
 pub use operation::Operation;
 pub use situation::{Likeliest, Particular, Situations};
 pub use text::{TextError, ValidText};

@@ -2,7 +2,7 @@
 //!
 //! Such a reply names what the text speaks of, which those that fit many a text do not ([`Attitudes`]).
 
-use super::{Attitudes, Language};
+use super::{Attitudes, Language, Naming};
 
 /// A reply that names more than the situation: a raise, a driving test, a fever.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub struct Situations {
     pub written: Vec<(Language, Vec<Vec<Particular>>)>,
     /// For each language that has any, the sentences that are chosen one by one.
     pub attitudes: Vec<(Language, Attitudes)>,
+    /// For each language that has any, how the replies among these are said of what a text speaks of.
+    pub naming: Vec<(Language, Naming)>,
 }
 
 impl Situations {
@@ -42,6 +44,13 @@ impl Situations {
         let said = plain(text);
         let speaks = |one: &&Particular| one.words.iter().any(|words| said.contains(&plain(words)));
         replies.iter().filter(speaks).map(|one| one.reply.as_str()).collect()
+    }
+
+    /// A reply that is chosen one by one, said of what this text speaks of; none where that has no name, or no place in it.
+    pub fn named(&self, language: Language, reply: &str, text: &str) -> Option<String> {
+        let naming = self.naming.iter().find_map(|(one, naming)| (*one == language).then_some(naming))?;
+        let place = self.attitudes(language)?.reply.iter().position(|one| one == reply)?;
+        naming.reply(place, text)
     }
 
     /// The sentences of a language that are chosen one by one; none where there are none.
@@ -86,8 +95,12 @@ mod tests {
     #[test]
     fn a_reply_is_for_texts_that_speak_of_what_it_names() {
         let replies = vec![named(&["raise", "pay rise"], "A raise!"), named(&["by-election"], "An election!")];
-        let situations =
-            Situations { least: 0.6, written: vec![(Language::English, vec![replies])], attitudes: Vec::new() };
+        let situations = Situations {
+            least: 0.6,
+            written: vec![(Language::English, vec![replies])],
+            attitudes: Vec::new(),
+            naming: Vec::new(),
+        };
         let sure = Likeliest { place: 0, probability: 0.9 };
         let found = |text| situations.replies(Language::English, sure, text);
         assert_eq!(found("Got my RAISE, finally"), ["A raise!"]);
@@ -100,8 +113,12 @@ mod tests {
     fn replies_are_of_the_likeliest_situation_where_that_is_sure_enough() {
         let won = vec![named(&["Pokal"], "Ein Pokal!")];
         let lost = vec![named(&["Pokal"], "Kein Pokal.")];
-        let situations =
-            Situations { least: 0.6, written: vec![(Language::German, vec![won, lost])], attitudes: Vec::new() };
+        let situations = Situations {
+            least: 0.6,
+            written: vec![(Language::German, vec![won, lost])],
+            attitudes: Vec::new(),
+            naming: Vec::new(),
+        };
         let reply = |logits: &[f32], language| {
             let found = situations.replies(language, Likeliest::of_logits(logits)?, "Der Pokal");
             found.first().copied()

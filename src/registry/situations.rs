@@ -1,5 +1,5 @@
-//! The file of a judge's bundle that says what people wrote: attitudes, replies, and replies for some texts of the situations that
-//! it tells.
+//! The file of a judge's bundle that says what people wrote: attitudes, replies, how those name what a text speaks of, and replies
+//! for some texts of the situations that it tells.
 //!
 //! Owns its form. Refuses a file in which a sentence is missing: where it is likeliest nothing could be said.
 
@@ -8,12 +8,14 @@ use std::{collections::BTreeMap, fs};
 use serde::Deserialize;
 
 use super::{Bundle, BundleError};
-use crate::domain::{Attitudes, Language, Particular, Situations};
+use crate::domain::{Attitudes, Language, Naming, Particular, Situations, naming::GAP};
 
 /// Of a situation: all that is written is kept in memory, and is looked through for each answer.
 const MOST_SENTENCES: usize = 16;
 /// Of a kind that is chosen one by one, in one language.
 const MOST_ATTITUDES: usize = 256;
+/// That can be named, in one language.
+const MOST_NOUNS: usize = 8_192;
 /// Of a sentence.
 const MOST_CHARACTERS: usize = 200;
 
@@ -35,6 +37,9 @@ struct File {
     /// For each language, by its code, the positive attitudes, the negative ones, and the replies, if any, in the order of the
     /// judge's output.
     attitudes: BTreeMap<String, [Vec<String>; 3]>,
+    /// For languages that have any, by code: nouns, and the replies among these with a gap for one, empty where there is no place.
+    #[serde(default)]
+    naming: BTreeMap<String, (Vec<String>, Vec<String>)>,
 }
 
 /// What a judge's bundle has to say of situations; none where it tells none.
@@ -50,7 +55,7 @@ pub fn of(bundle: &Bundle) -> Result<Option<Situations>, BundleError> {
 }
 
 fn parsed(bytes: &[u8]) -> Result<Situations, String> {
-    let File { least, names, particular, attitudes } =
+    let File { least, names, particular, attitudes, naming } =
         serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     if !(0.0..=1.0).contains(&least) || (least == 0.0 && !particular.is_empty()) {
         return Err("the least probability of a situation is not above 0 and at most 1".into());
@@ -64,7 +69,20 @@ fn parsed(bytes: &[u8]) -> Result<Situations, String> {
         }
         written.push((language, particular_of(told, &code, names.len())?));
     }
-    Ok(Situations { least, written, attitudes })
+    let mut namings = Vec::new();
+    for (code, (nouns, replies)) in naming {
+        let language = language_of(&code)?;
+        let count = attitudes.iter().find_map(|(one, kinds)| (*one == language).then_some(kinds.reply.len()));
+        let faulty = |reply: &String| !reply.is_empty() && (reply.matches(GAP).count() != 1 || is_long(reply));
+        if count != Some(replies.len()) || replies.iter().any(faulty) || nouns.len() > MOST_NOUNS || lacks(&nouns) {
+            return Err(format!(
+                "in {code}, for naming there are 1 to {MOST_NOUNS} nouns, and for each reply one with a single {GAP}, of at most {MOST_CHARACTERS} characters, or none"
+            ));
+        }
+        let replies = replies.into_iter().map(|reply| Some(reply).filter(|reply| !reply.is_empty())).collect();
+        namings.push((language, Naming { nouns: nouns.into_iter().collect(), replies }));
+    }
+    Ok(Situations { least, written, attitudes, naming: namings })
 }
 
 fn language_of(code: &str) -> Result<Language, String> {
@@ -152,6 +170,30 @@ mod tests {
             let file = format!(r#"{{{least}"names":["won"],"particular":{{"de":[[]]}},"attitudes":{attitudes}}}"#);
             assert!(parsed(file.as_bytes()).unwrap_err().contains("the least probability"), "{least}");
         }
+    }
+
+    #[test]
+    fn every_reply_has_its_place_for_a_name_or_none_or_the_file_is_refused() {
+        let file = |naming: &str| {
+            let attitudes = r#"{"de":[["a."],["b."],["Schade!","d."]]}"#;
+            parsed(format!(r#"{{"attitudes":{attitudes},"naming":{naming}}}"#).as_bytes())
+        };
+        let whole = file(r#"{"de":[["geige"],["Schade um {}!",""]]}"#).unwrap();
+        assert_eq!(whole.named(Language::German, "Schade!", "My Geige"), Some("Schade um your geige!".into()));
+        assert_eq!(whole.named(Language::German, "d.", "My Geige"), None);
+        assert_eq!(whole.named(Language::German, "Schade um {}!", "My Geige"), None);
+        assert_eq!(whole.named(Language::French, "Schade!", "My Geige"), None);
+        for faulty in [
+            r#"{"de":[[],["Schade um {}!",""]]}"#,
+            r#"{"de":[[" "],["Schade um {}!",""]]}"#,
+            r#"{"de":[["geige"],["Schade um {}!"]]}"#,
+            r#"{"de":[["geige"],["Schade!",""]]}"#,
+            r#"{"de":[["geige"],["{} und {}!",""]]}"#,
+            r#"{"fr":[["geige"],["Schade um {}!",""]]}"#,
+        ] {
+            assert!(file(faulty).unwrap_err().contains("for naming there are"), "{faulty}");
+        }
+        assert!(file(r#"{"xx":[["geige"],[]]}"#).unwrap_err().contains("no language"));
     }
 
     #[test]

@@ -36,6 +36,49 @@ pub(super) struct Opinion {
     pub(super) right: Vec<f64>,
 }
 
+/// A text as the judge reads it, beside what people wrote.
+pub(super) struct Reading<'a> {
+    situations: &'a Situations,
+    said: Said,
+    text: &'a str,
+    language: Language,
+}
+
+impl<'a> Reading<'a> {
+    pub(super) fn text(&self) -> &'a str {
+        self.text
+    }
+
+    /// That in which what people wrote is looked for.
+    pub(super) fn language(&self) -> Language {
+        self.language
+    }
+
+    /// The replies for the situation that the text tells of, and that name what it speaks of; none where the situation is unsure.
+    pub(super) fn of_situation(&self) -> Vec<&'a str> {
+        let found = self.said.situation;
+        found.map_or_else(Vec::new, |found| self.situations.replies(self.language, found, self.text))
+    }
+
+    /// A reply that fits many texts, said of what this one speaks of, where it can be.
+    pub(super) fn named(&self, reply: &str) -> Option<String> {
+        self.situations.named(self.language, reply, self.text)
+    }
+
+    /// Up to `most` sentences of each kind with how likely each fits the text, the likeliest first; none where there are none of
+    /// a kind in its language.
+    pub(super) fn fitting<const KINDS: usize>(
+        &self,
+        kinds: [Kind; KINDS],
+        most: usize,
+    ) -> Option<[Vec<(&'a str, f32)>; KINDS]> {
+        let attitudes = self.situations.attitudes(self.language)?;
+        let probabilities = self.said.attitudes.as_deref()?;
+        let told = kinds.iter().all(|&kind| attitudes.has(kind));
+        told.then(|| kinds.map(|kind| attitudes.likeliest(probabilities, kind, most)))
+    }
+}
+
 impl AnswerJudge {
     /// `tokenizer` and `batcher` are made from the bundle of this digest that `spec` is of, `situations` is what that has to
     /// say of them.
@@ -60,37 +103,16 @@ impl AnswerJudge {
         self.situations.is_some() && self.languages.include(english)
     }
 
-    /// The replies that people wrote, in this language, for the situation that a text tells of, and that name what it speaks of;
-    /// none where the situation is unsure.
-    pub(super) async fn naming(
-        &self,
-        text: &str,
+    /// What it says of a text without an answer, and of what people wrote for it in this language.
+    pub(super) async fn read<'a>(
+        &'a self,
+        text: &'a str,
         language: Language,
         deadline: Instant,
-    ) -> Result<Vec<&str>, ServiceError> {
-        let Some(situations) = self.situations.as_ref().filter(|situations| situations.has_replies(language)) else {
-            return Ok(Vec::new());
-        };
-        let Some(found) = self.alone(text, deadline).await?.situation else { return Ok(Vec::new()) };
-        Ok(situations.replies(language, found, text))
-    }
-
-    /// Up to `most` sentences of each kind, in this language, with how likely each fits a text, the likeliest first; none where
-    /// there are none of a kind in the language.
-    pub(super) async fn fitting<const KINDS: usize>(
-        &self,
-        text: &str,
-        language: Language,
-        kinds: [Kind; KINDS],
-        most: usize,
-        deadline: Instant,
-    ) -> Result<Option<[Vec<(&str, f32)>; KINDS]>, ServiceError> {
-        let attitudes = self.situations.as_ref().and_then(|situations| situations.attitudes(language));
-        let Some(attitudes) = attitudes.filter(|attitudes| kinds.iter().all(|&kind| attitudes.has(kind))) else {
-            return Ok(None);
-        };
-        let Some(probabilities) = self.alone(text, deadline).await?.attitudes else { return Ok(None) };
-        Ok(Some(kinds.map(|kind| attitudes.likeliest(&probabilities, kind, most))))
+    ) -> Result<Option<Reading<'a>>, ServiceError> {
+        let Some(situations) = &self.situations else { return Ok(None) };
+        let said = self.alone(text, deadline).await?;
+        Ok(Some(Reading { situations, said, text, language }))
     }
 
     /// What it says of a text without an answer.

@@ -5,6 +5,7 @@ use std::time::Instant;
 use super::{
     AnswerJudge, ServiceError, TextGuardian, Writer,
     guardian_text::Judgement,
+    judge::Reading,
     language,
     manners::manners,
     quality::{Candidate, Fitness, Pair, Quality, Right, best, despairs},
@@ -103,7 +104,8 @@ pub(super) async fn express(desk: Desk<'_>, text: ValidText, deadline: Instant) 
     let tasks = [Task::Express(Polarity::Positive), Task::Express(Polarity::Negative)];
     // Friendly words for whatever may be said are none for a threat.
     if !is_suspect(judgement)
-        && let Some([positive, negative]) = fitting(desk, &text, tasks, sooner(deadline), deadline).await?
+        && let Some((reading, bounds)) = read(desk, &text, tasks, sooner(deadline)).await
+        && let Some([positive, negative]) = fitting(desk, &reading, tasks, bounds, deadline).await?
     {
         return Ok(Prism::Expressed { positive, negative });
     }
@@ -130,23 +132,12 @@ pub(super) async fn checked(
     input: Judgement,
     deadline: Instant,
 ) -> Result<Outcome, ServiceError> {
-    let bound = bound(input);
+    let (bound, until) = (bound(input), sooner(deadline));
     // As in [`express`], and of expressions nothing but attitudes is written beforehand.
-    let has_part = tasks == [Task::Reply] && !is_suspect(input);
-    let until = sooner(deadline);
-    if has_part {
-        let ready = naming(desk, text, bound, until, deadline).await?;
-        // A judge that learned from what models write picks among them, and holds nearly all for too little.
-        let passes = |quality: Quality| Quality { right: None, ..quality }.failure(Pair::Right).is_none();
-        if !ready.is_empty()
-            && let [(quality, answer)] = best(std::slice::from_ref(&ready))[..]
-            && passes(*quality)
-        {
-            desk.count_beforehand(tasks.iter().copied());
-            return Ok(Outcome::Answers(vec![answer.clone()]));
-        }
-    }
-    if has_part && let Some([reply]) = fitting(desk, text, [Task::Reply], until, deadline).await? {
+    if tasks == [Task::Reply]
+        && !is_suspect(input)
+        && let Some(reply) = ready(desk, text, bound, until, deadline).await?
+    {
         return Ok(Outcome::Answers(vec![reply]));
     }
     let first: Vec<Try> = tasks.iter().map(|&task| Try { task, manner: Manner::First }).collect();
@@ -193,38 +184,86 @@ pub(super) async fn checked(
     Ok(Outcome::Unfit { despairs: written.iter().any(|answers| despairs(answers)) })
 }
 
-/// The likeliest of what people wrote for each task, where for all of them one fits likely enough and may be given out. A judge
-/// that cannot tell that, or not by `until`, leaves the answers to the generator.
+/// A reply that people wrote: one for the situation of the text that passes the checks, else the one likeliest to fit. None where
+/// none of them is for this text.
+async fn ready(
+    desk: Desk<'_>,
+    text: &ValidText,
+    bound: Threshold,
+    until: Instant,
+    deadline: Instant,
+) -> Result<Option<String>, ServiceError> {
+    let Some((reading, bounds)) = read(desk, text, [Task::Reply], until).await else { return Ok(None) };
+    let mut of_situation = reading.of_situation();
+    if !of_situation.is_empty() {
+        // Among equals the first is taken, so they begin with the one that the words of the text point to: texts of one kind do not
+        // all get the same.
+        let first = seed(text.as_str(), Task::Reply, 0) % of_situation.len() as u64;
+        of_situation.rotate_left(usize::try_from(first).unwrap_or_default());
+    }
+    of_situation.truncate(CHECKED);
+    if !of_situation.is_empty() {
+        let tasks = vec![Task::Reply; of_situation.len()];
+        let written = |text: &str| Written { text: text.to_owned(), whole: true, doubt: 0.0, moods: None };
+        let written = of_situation.into_iter().map(written).collect();
+        let weighed = weighed(desk, text, (&tasks, written), None, bound, deadline).await?.0;
+        // A judge that learned from what models write picks among them, and holds nearly all for too little.
+        let passes = |quality: Quality| Quality { right: None, ..quality }.failure(Pair::Right).is_none();
+        if let [(quality, answer)] = best(std::slice::from_ref(&weighed))[..]
+            && passes(*quality)
+        {
+            desk.count_beforehand([Task::Reply].into_iter());
+            return Ok(Some(answer.clone()));
+        }
+    }
+    let fitting = fitting(desk, &reading, [Task::Reply], bounds, deadline).await?;
+    Ok(fitting.map(|[reply]| reply))
+}
+
+/// The text as the judge reads it that tells what people wrote, and how likely that must be for each task. None where nobody can
+/// tell that for all of them, or not by `until`: then the answers are left to the generator.
+async fn read<'a, const TASKS: usize>(
+    desk: Desk<'a>,
+    text: &'a ValidText,
+    tasks: [Task; TASKS],
+    until: Instant,
+) -> Option<(Reading<'a>, [f32; TASKS])> {
+    let english = language::is_answered_in_english(text.as_str());
+    let language = language_of(text, english)?;
+    let bounds = tasks.map(|task| desk.writer.beforehand(task, english));
+    let judge = desk.situations.filter(|_| bounds.iter().all(Option::is_some))?;
+    let read = judge.read(text.as_str(), language, until);
+    let reading = tokio::time::timeout_at(until.into(), read).await.ok()?.ok()??;
+    Some((reading, bounds.map(Option::unwrap_or_default)))
+}
+
+/// The likeliest of what people wrote for each task, where for all of them one fits likely enough and may be given out.
 ///
 /// These sentences have the light that they were written for, and lose and invent nothing; so moderation alone has a say in them.
 async fn fitting<const TASKS: usize>(
     desk: Desk<'_>,
-    text: &ValidText,
+    reading: &Reading<'_>,
     tasks: [Task; TASKS],
-    until: Instant,
+    bounds: [f32; TASKS],
     deadline: Instant,
 ) -> Result<Option<[String; TASKS]>, ServiceError> {
-    let english = language::is_answered_in_english(text.as_str());
-    let bounds = tasks.map(|task| desk.writer.beforehand(task, english));
-    let judge = desk.situations.filter(|_| bounds.iter().all(Option::is_some));
-    let (Some(judge), Some(language)) = (judge, language_of(text, english)) else { return Ok(None) };
     let kinds = tasks.map(|task| match task {
         Task::Express(light) => Kind::Light(light),
         Task::Reply => Kind::Reply,
     });
-    let found = judge.fitting(text.as_str(), language, kinds, CHECKED, until);
-    let Ok(Ok(Some(found))) = tokio::time::timeout_at(until.into(), found).await else { return Ok(None) };
+    let Some(found) = reading.fitting(kinds, CHECKED) else { return Ok(None) };
+    let (text, language) = (reading.text(), reading.language());
     let whole = |kind: Kind, sentence: &str| match kind {
-        Kind::Light(_) => attitude::joined(text.as_str(), sentence, language),
-        Kind::Reply => sentence.to_owned(),
+        Kind::Light(_) => attitude::joined(text, sentence, language),
+        Kind::Reply => reading.named(sentence).unwrap_or_else(|| sentence.to_owned()),
     };
     let mut said = Vec::with_capacity(TASKS);
     for ((kind, sentences), least) in kinds.into_iter().zip(found).zip(bounds) {
-        let likely = sentences.into_iter().filter(|(_, probability)| least.is_some_and(|least| *probability >= least));
+        let likely = sentences.into_iter().filter(|(_, probability)| *probability >= least);
         let mut likely: Vec<_> = likely.map(|(sentence, _)| whole(kind, sentence)).collect();
         if matches!(kind, Kind::Light(_)) {
             // A long text with few words behind it is hardly more than itself: one with more of them comes before.
-            likely.sort_by_key(|answer| likeness::repeats(text.as_str(), answer));
+            likely.sort_by_key(|answer| likeness::repeats(text, answer));
         }
         said.push(likely);
     }
@@ -249,34 +288,10 @@ async fn fitting<const TASKS: usize>(
 
 /// The language that a text is answered in; none for one that is none of ours, which English otherwise stands for.
 fn language_of(text: &ValidText, english: bool) -> Option<Language> {
-    let language = language::of(text.as_str());
-    (english || language != Language::English).then_some(language)
-}
-
-/// Replies that people wrote and that name what a text speaks of, assessed as if they had been generated. Among equals the first
-/// is taken, so they begin with the one that the words of the text point to: texts of one kind do not all get the same. None where
-/// the situation of the text cannot be told, or not by `until`.
-async fn naming(
-    desk: Desk<'_>,
-    text: &ValidText,
-    bound: Threshold,
-    until: Instant,
-    deadline: Instant,
-) -> Result<Vec<Candidate>, ServiceError> {
-    let english = language::is_answered_in_english(text.as_str());
-    let judge = desk.situations.filter(|_| desk.writer.beforehand(Task::Reply, english).is_some());
-    let (Some(judge), Some(language)) = (judge, language_of(text, english)) else { return Ok(Vec::new()) };
-    let found = tokio::time::timeout_at(until.into(), judge.naming(text.as_str(), language, until)).await;
-    let Some(mut replies) = found.ok().and_then(Result::ok).filter(|replies| !replies.is_empty()) else {
-        return Ok(Vec::new());
-    };
-    let first = seed(text.as_str(), Task::Reply, 0) % replies.len() as u64;
-    replies.rotate_left(usize::try_from(first).unwrap_or_default());
-    replies.truncate(CHECKED);
-    let tasks = vec![Task::Reply; replies.len()];
-    let written = |text: &str| Written { text: text.to_owned(), whole: true, doubt: 0.0, moods: None };
-    let written = replies.into_iter().map(written).collect();
-    Ok(weighed(desk, text, (&tasks, written), None, bound, deadline).await?.0)
+    if english {
+        return Some(Language::English);
+    }
+    Some(language::of(text.as_str())).filter(|language| *language != Language::English)
 }
 
 /// Where a second try ends: before the request does, so that there is time to give out what the first one made.

@@ -191,6 +191,9 @@ async fn a_reply_that_people_wrote_answers_a_text() {
     assert_eq!(server.post(SUNSHINES, &named("tramway")).await.json()["text"], "How nice!");
     assert_eq!(replied("Wir fuhren wieder mit dem Bus nach Hause, critic:fits=0.6").await, "Schön!");
     assert_eq!(given(), 3);
+    // That one is said of what the text speaks of.
+    assert_eq!(replied("We took my violin home critic:fits=0.95").await, "How nice about your violin!");
+    assert_eq!(given(), 4);
     // Or the model writes, of what needs care as well.
     for text in ["We went home critic:fits=0.85", "We went home hate=0.2 critic:fits=0.95"] {
         assert_ne!(replied(text).await, "How nice!", "{text}");
@@ -198,7 +201,7 @@ async fn a_reply_that_people_wrote_answers_a_text() {
     assert_ne!(replied("Wir fuhren wieder mit dem Bus nach Hause, critic:fits=0.4").await, "Schön!");
     let suspect = "We took the night train home hate=0.2 critic:situation=0";
     assert_ne!(replied(suspect).await, "Trams and trains, what a pity!");
-    assert_eq!(given(), 3);
+    assert_eq!(given(), 4);
 }
 
 #[tokio::test]

@@ -56,12 +56,20 @@ pub(super) fn is_english(text: &str) -> bool {
 }
 
 /// As [`is_english`], and for a short text also where its letters speak for a language that no generator was taught, and no
-/// word for one that was: it is likelier English.
+/// word for one that was: it is likelier English. So is a text that quotes another language in English words.
 pub(super) fn is_answered_in_english(text: &str) -> bool {
     let found = undisguised(text);
     let short = text.chars().nth(TELLING).is_none();
     let unknown = || named(found) == Language::English && Words::of(text).others == 0;
-    found.is_none_or(|language| language == Lang::Eng) || short && unknown()
+    found.is_none_or(|language| language == Lang::Eng) || short && unknown() || is_quoted_in_english(text)
+}
+
+/// Whether what stands around a text's quotations is all in English words.
+fn is_quoted_in_english(text: &str) -> bool {
+    const MARKS: [char; 7] = ['"', '“', '”', '„', '«', '»', '‟'];
+    let own: Vec<&str> = text.split(MARKS).step_by(2).collect();
+    let words = Words::of(&own.join(" "));
+    text.contains(MARKS) && words.all > 0 && words.english == words.all
 }
 
 fn undisguised(text: &str) -> Option<Lang> {
@@ -187,6 +195,25 @@ mod tests {
             ("7 + 5", Language::English),
         ] {
             assert_eq!(of(text), language, "{text}");
+        }
+    }
+
+    #[test]
+    fn who_quotes_another_language_is_answered_in_the_own_one() {
+        for text in [
+            "Translate: \"Wo ist der Bahnhof?\"",
+            "She said “ich liebe dich” and then she left",
+            "What does «à bientôt» mean?",
+        ] {
+            assert!(is_answered_in_english(text), "{text}");
+        }
+        for text in [
+            "Was heißt \"good morning\" auf Deutsch?",
+            "\"Wo ist der Bahnhof?\"",
+            "Er sagte \"ja\" und ging nach Hause",
+            "Wo ist der Bahnhof?",
+        ] {
+            assert!(!is_answered_in_english(text), "{text}");
         }
     }
 

@@ -59,10 +59,11 @@ pub(super) fn judge_bundle(folder: &Path) -> PathBuf {
 }
 
 /// What people wrote: a reply for a text of one of two situations, and sentences that are chosen one by one, of which the last of each kind is
-/// flagged.
+/// flagged; one reply has a place for a name.
 fn situations() -> Value {
     json!({
         "least": 0.5, "names": ["late", "odd"],
+        "naming": {"en": [["violin", "drum"], ["", "How nice about {}!", ""]]},
         "particular": {"en": [[[["tram", "night train"], "Trams and trains, what a pity!"]], []]},
         "attitudes": {
             "de": [["Das ist am Ende für mich ganz gut.", "Das freut mich.", "Gut! hate=0.9"], ["Nicht gut.", "Das ist schade.", "Weg! hate=0.9"], ["Na ja.", "Schön!", "Ha! hate=0.9"]],
