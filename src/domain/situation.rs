@@ -27,11 +27,6 @@ pub struct Situations {
 }
 
 impl Situations {
-    /// Whether there are replies for situations in a language.
-    pub fn has_replies(&self, language: Language) -> bool {
-        self.written.iter().any(|(one, _)| *one == language)
-    }
-
     /// The replies for a situation that name what this text speaks of; none where the situation is not probable enough, or
     /// nothing was written in the language.
     pub fn replies(&self, language: Language, situation: Likeliest, text: &str) -> Vec<&str> {
@@ -131,6 +126,5 @@ mod tests {
         assert_eq!(reply(&[], Language::German), None);
         // More classes than were written for.
         assert_eq!(reply(&[0.0, 0.0, 9.0], Language::German), None);
-        assert!(situations.has_replies(Language::German) && !situations.has_replies(Language::French));
     }
 }
